@@ -1,0 +1,44 @@
+// Memory of one device. Contracts only; each backend implements them. Streams and graph capture join with the first
+// backend that has them.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+namespace fastspec {
+
+/// Owned device memory, freed on destruction. Aligned to 64 bytes or better.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(void* data, std::size_t bytes, std::shared_ptr<void> owner)
+      : data_(data), bytes_(bytes), owner_(std::move(owner)) {}
+  void* data() const noexcept { return data_; }
+  std::size_t bytes() const noexcept { return bytes_; }
+  template <typename T>
+  T* as() const noexcept {
+    return static_cast<T*>(data_);
+  }
+
+ private:
+  void* data_ = nullptr;
+  std::size_t bytes_ = 0;
+  std::shared_ptr<void> owner_;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  /// "cpu", "cuda:0"
+  virtual std::string name() const = 0;
+  /// Uninitialised memory. @throws Error(kOutOfMemory) naming `what` and the sizes.
+  virtual Buffer allocate(std::size_t bytes, const char* what) = 0;
+  /// Host to device and back; ordered with the operations issued before and after.
+  virtual void copy_to_device(void* destination, const void* source, std::size_t bytes) = 0;
+  virtual void copy_to_host(void* destination, const void* source, std::size_t bytes) = 0;
+  /// Bytes that an allocation could still get.
+  virtual std::size_t available_bytes() const = 0;
+};
+
+}  // namespace fastspec

@@ -1,0 +1,226 @@
+// Arguments of every operation: plain structs over raw pointers, the only header of cpp/ that kernels may include.
+// Each pointer states its shape. No ownership, no behaviour beyond addressing, no torch, no CUDA.
+#pragma once
+
+#include <fastspec/tensor.h>
+
+#include <cstdint>
+
+#include "base/types.h"
+#include "step/slot_lists.h"
+
+namespace fastspec {
+
+/// Activations: `rows` x `cols`, innermost dimension contiguous.
+struct Matrix {
+  void* data = nullptr;
+  DType dtype = DType::kFloat32;
+  int rows = 0;
+  int cols = 0;
+  std::int64_t stride = 0;  // elements from one row to the next
+
+  template <typename T>
+  T* row(int index) const {
+    return static_cast<T*>(data) + index * stride;
+  }
+};
+
+/// A weight matrix [out_features, in_features], row-major and dense.
+struct Weight {
+  const void* data = nullptr;
+  DType dtype = DType::kFloat32;
+  int out_features = 0;
+  int in_features = 0;
+};
+
+/// A float32 vector (norm weights, biases); `data` is null where the model has none.
+struct Vector {
+  const float* data = nullptr;
+  int size = 0;
+};
+
+struct EmbeddingParams {
+  const TokenId* tokens = nullptr;  // [rows]
+  Weight table;                     // [vocab_size, hidden_size]
+  Matrix output;                    // [rows, hidden_size]
+};
+
+struct RmsNormParams {
+  Matrix input;   // [rows, hidden_size]
+  Vector weight;  // [hidden_size]
+  float eps = 0;
+  const std::int32_t* row_index = nullptr;  // [output.rows] rows of `input` to take; null = all, in order
+  Matrix output;                            // [rows, hidden_size]
+};
+
+struct LinearParams {
+  Matrix input;  // [rows, in_features]
+  Weight weight;
+  Vector bias;              // [out_features] or empty
+  bool accumulate = false;  // output += instead of output = (the residual stream)
+  Matrix output;            // [rows, out_features]
+};
+
+struct SiluMulParams {
+  Matrix gate_up;  // [rows, 2 * intermediate_size]: gate, then up
+  Matrix output;   // [rows, intermediate_size]
+};
+
+/// One layer's K and V in the pool, as a strided view. Element (slot, kv_head, which, d), which 0 = K, 1 = V, is at
+/// base + (slot >> page_shift) * page_stride + kv_head * head_stride + which * value_offset
+///      + (slot & (page_size - 1)) * slot_stride + d, all in elements.
+struct KvView {
+  void* base = nullptr;
+  DType dtype = DType::kFloat32;
+  int page_shift = 0;
+  int num_kv_heads = 0;
+  int head_dim = 0;
+  std::int64_t page_stride = 0;
+  std::int64_t head_stride = 0;
+  std::int64_t value_offset = 0;
+  std::int64_t slot_stride = 0;
+};
+
+/// Splits fused q, k, v rows; applies q/k norm (where given) and RoPE to q and k; writes K and V into the pool.
+struct RopeStoreParams {
+  Matrix qkv;  // [rows, (num_heads + 2 * num_kv_heads) * head_dim]
+  int num_heads = 0;
+  Vector q_norm, k_norm;  // [head_dim] or empty
+  float norm_eps = 0;
+  const std::int32_t* positions = nullptr;     // [rows]
+  const float* inverse_frequencies = nullptr;  // [head_dim / 2]
+  float attention_factor = 1;                  // multiplies cos and sin (yarn)
+  const Slot* slots = nullptr;                 // [rows] where K and V go
+  KvView kv;                                   // written
+  Matrix query;                                // [rows, num_heads * head_dim] written, rotated
+};
+
+/// Attention of ragged new rows over cached keys (one list a sequence) and over the pass's own rows:
+/// softmax(scale * q k^T) v over the union, exactly as if it were one list (LongSpec's hybrid form, section 3.3).
+/// Key j of a page list has position j. `window` and `sinks` restrict page lists and new rows by position; slot lists
+/// are taken as they are. A row that sees nothing has output 0 and LSE -inf.
+struct AttentionParams {
+  Matrix query;  // [rows, num_heads * head_dim]
+  int num_heads = 0;
+  float scale = 1;
+  int num_sequences = 0;
+  const std::int32_t* row_offsets = nullptr;  // [num_sequences + 1] rows of sequence s
+  const KvList* lists = nullptr;              // [num_sequences]
+  const Slot* entries = nullptr;              // page ids or slots, see KvList
+  const NewMask* masks = nullptr;             // [num_sequences]
+  const std::uint64_t* mask_bits = nullptr;   // [rows, kMaskWords]; read for kAncestor only
+  const std::int32_t* positions = nullptr;    // [rows]
+  const Slot* slots = nullptr;                // [rows] where the new rows' K and V were written
+  int window = 0;                             // a row at position p sees positions > p - window; 0 = all
+  int sinks = 0;                              // positions < sinks stay visible outside the window
+  KvView kv;
+  Matrix output;         // [rows, num_heads * head_dim]
+  float* lse = nullptr;  // [rows, num_heads] natural log, or null
+};
+
+/// Exact merge of two attention results over disjoint keys: into `output` and `lse`, in place.
+struct MergeParams {
+  Matrix output;                     // [rows, num_heads * head_dim]
+  float* lse = nullptr;              // [rows, num_heads]
+  Matrix other_output;               // [rows, num_heads * head_dim]
+  const float* other_lse = nullptr;  // [rows, num_heads]
+  int num_heads = 0;
+};
+
+/// Copies K and V of all layers between slots: commit of accepted rows. Sources and destinations are disjoint, so the
+/// copy is idempotent.
+struct CopySlotsParams {
+  const KvView* layers = nullptr;  // [num_layers]
+  int num_layers = 0;
+  const SlotMove* moves = nullptr;  // [num_moves]
+  int num_moves = 0;
+};
+
+/// How often a token occurs in a sequence.
+struct TokenCount {
+  TokenId token = 0;
+  std::int32_t in_output = 0;
+  bool in_prompt = false;
+};
+
+struct LogitBias {
+  TokenId token = 0;
+  float bias = 0;
+};
+
+/// How the token after a row is drawn (architecture section 6, "Sampling"). Penalties and bias first, then temperature,
+/// then top-k, top-p, min-p; the token is the argmax of (logit / temperature + Gumbel noise), noise a pure function of
+/// (seed, sample_index, position, token). Temperature 0 takes the argmax; ties go to the lowest id.
+struct SamplingRule {
+  float temperature = 1;
+  int top_k = 0;  // 0 = off
+  float top_p = 1;
+  float min_p = 0;
+  float repetition_penalty = 1;
+  float presence_penalty = 0;
+  float frequency_penalty = 0;
+  std::uint64_t seed = 0;
+  std::uint32_t sample_index = 0;
+  const TokenCount* counts = nullptr;  // [num_counts] committed history, any order; read when a penalty is on
+  int num_counts = 0;
+  const LogitBias* bias = nullptr;  // [num_bias]
+  int num_bias = 0;
+  const TokenId* forbidden = nullptr;  // [num_forbidden] never drawn (EOS and stop ids)
+  int num_forbidden = 0;
+  int num_generated = 0;  // tokens generated before the root's successor
+  int min_tokens = 0;     // `forbidden` applies to tokens with fewer than min_tokens generated before them
+};
+
+/// What was drawn at one row.
+struct SampledToken {
+  TokenId token = 0;
+  float logprob = 0;  // of the raw logits, natural log
+  float margin = 0;   // winning score minus the next best (temperature-scaled, noise included); +inf for one candidate
+};
+
+/// Draws the target's token at every node of the accepted path of one tree, root first, going on while a child carries
+/// the drawn token (coupled acceptance). A chain, a block and plain decoding (one node) are trees.
+struct AcceptTree {
+  int num_nodes = 0;                         // root included
+  const TokenId* tokens = nullptr;           // [num_nodes]; the root's is the last committed token
+  const std::int32_t* parents = nullptr;     // [num_nodes]; -1 for the root, else smaller than the node
+  const std::int32_t* logit_rows = nullptr;  // [num_nodes] rows of the logits matrix
+  std::int32_t root_position = 0;            // the root's position; its successor is drawn at root_position + 1
+  SamplingRule rule;
+  int num_top_logprobs = 0;  // 0 = none
+};
+
+struct TopLogprob {
+  TokenId token = 0;
+  float logprob = 0;
+};
+
+/// Result slots for one tree, owned by the caller, each with room for the tree's depth + 1 entries.
+struct AcceptResult {
+  bool failed = false;                 // nothing could be drawn: a NaN among the logits, or every token filtered out
+  int num_accepted = 0;                // draft nodes accepted; num_accepted + 1 tokens were drawn (none if failed)
+  std::int32_t* path = nullptr;        // accepted node ids, root excluded
+  SampledToken* sampled = nullptr;     // num_accepted + 1 draws; the last is the bonus token
+  TopLogprob* top_logprobs = nullptr;  // [num_accepted + 1, num_top_logprobs], descending; null when not asked
+};
+
+struct AcceptParams {
+  Matrix logits;                      // [rows, vocab_size]; not changed
+  const AcceptTree* trees = nullptr;  // [num_trees]
+  AcceptResult* results = nullptr;    // [num_trees]
+  int num_trees = 0;
+};
+
+/// One proposal of a draft model at one row: the top-k tokens by perturbed score under the rule (coupled drafting).
+struct ProposeParams {
+  Matrix logits;                               // [rows, vocab_size]; not changed
+  const SamplingRule* rules = nullptr;         // [rows]
+  const std::int32_t* positions = nullptr;     // [rows] position of the token to be proposed
+  const TokenId* const* paths = nullptr;       // [rows] tokens drafted before this row, after the committed ones
+  const std::int32_t* path_lengths = nullptr;  // [rows]
+  int top_k = 1;
+  TokenId* tokens = nullptr;     // [rows, top_k], best first
+  float* confidences = nullptr;  // [rows, top_k] softmax of the (perturbed, filtered) scores
+};
+
+}  // namespace fastspec

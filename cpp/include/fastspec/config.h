@@ -1,0 +1,51 @@
+// Options of an engine. Every option does something; an impossible one is refused by validate().
+#pragma once
+
+#include <fastspec/tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace fastspec {
+
+/// Which drafter proposes, and its own options.
+struct DrafterConfig {
+  std::string kind;   // "" = none, "ngram", "standalone"
+  std::string model;  // standalone: directory of the draft model
+  int ngram_min = 2;  // ngram: shortest and longest match looked up in the sequence
+  int ngram_max = 4;
+
+  /// "none" or "", "ngram", "standalone:DIR". @throws Error(kInvalidArgument) naming what is possible.
+  static DrafterConfig parse(const std::string& text);
+  std::string to_string() const;
+};
+
+struct SpeculationConfig {
+  DrafterConfig drafter;
+  int max_draft_tokens = 8;  // rows a drafter may propose for one sequence and step
+
+  bool enabled() const { return !drafter.kind.empty(); }
+};
+
+struct EngineConfig {
+  std::string model;                // a Hugging Face directory
+  std::string device = "cpu";       // "cpu", "cpu:reference"
+  std::optional<DType> dtype;       // of weights and K/V; unset = the checkpoint's
+  int max_model_len = 0;            // tokens of one sequence; 0 = the model's limit
+  int max_num_seqs = 16;            // sequences in one pass
+  int max_batch_rows = 512;         // rows in one pass: prompt chunks, roots and drafted tokens together
+  int page_size = 16;               // KV slots a page; a power of two
+  std::int64_t kv_cache_bytes = 0;  // 0 = what max_num_seqs sequences need, at most a third of the free memory
+  int num_threads = 0;              // CPU threads; 0 = all cores
+  SpeculationConfig speculation;
+
+  /// @throws Error(kInvalidArgument) naming the option, its value and what is possible.
+  void validate() const;
+  /// Every option, as a JSON object with the names above.
+  std::string to_json() const;
+  /// @throws Error(kInvalidArgument) naming an unknown or mistyped option.
+  static EngineConfig from_json(const std::string& text);
+};
+
+}  // namespace fastspec

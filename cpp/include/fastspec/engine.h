@@ -1,0 +1,115 @@
+// The one facade of the library: load a model, submit requests, step, read outputs. Free of torch and CUDA.
+#pragma once
+
+#include <fastspec/config.h>
+#include <fastspec/error.h>
+#include <fastspec/request.h>
+#include <fastspec/tokenizer.h>
+#include <fastspec/version.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace fastspec {
+
+/// Totals since the engine was made. tau = committed tokens per sequence and decoding pass, bonus included.
+struct EngineStats {
+  std::int64_t steps = 0;
+  std::int64_t rows = 0;              // target rows computed
+  std::int64_t prompt_rows = 0;       // of these, rows of prompts (and of recomputation after preemption)
+  std::int64_t decoding_passes = 0;   // summed over sequences
+  std::int64_t decoding_tokens = 0;   // tokens committed by them
+  std::int64_t generated_tokens = 0;  // all tokens generated, those of prompt passes included
+  std::int64_t drafted_tokens = 0;
+  std::int64_t verified_tokens = 0;  // drafted tokens that the target computed
+  std::int64_t accepted_tokens = 0;
+  std::vector<std::int64_t> offered_by_position;   // [depth] decoding passes that verified a draft at this depth
+  std::vector<std::int64_t> accepted_by_position;  // [depth] of these, accepted
+  std::int64_t preemptions = 0;
+  std::int64_t draft_failures = 0;  // sequences whose drafter state went stale and ran plain until rebuilt
+  int pages_total = 0;
+  int pages_used = 0;
+  int sequences_running = 0;
+  int requests_waiting = 0;
+  /// Seconds by verb: plan, draft, budget, verify, accept, commit, emit (text, stops, outputs).
+  double plan_seconds = 0, draft_seconds = 0, budget_seconds = 0, verify_seconds = 0, accept_seconds = 0,
+         commit_seconds = 0, emit_seconds = 0;
+  double operation_seconds = 0;  // of these, inside backend operations
+  double step_seconds = 0;
+
+  double acceptance_length() const {
+    return decoding_passes == 0 ? 0.0 : static_cast<double>(decoding_tokens) / static_cast<double>(decoding_passes);
+  }
+  /// A few lines for people.
+  std::string to_string() const;
+};
+
+/// What was loaded and how memory was divided.
+struct EngineInfo {
+  std::string architecture;
+  std::string device;
+  DType dtype = DType::kFloat32;
+  std::int64_t num_parameters = 0;
+  std::size_t weight_bytes = 0;
+  std::size_t draft_weight_bytes = 0;
+  std::size_t kv_bytes_per_token = 0;  // target and draft together
+  std::size_t kv_cache_bytes = 0;      // the pools, scratch included
+  int num_pages = 0;
+  int page_size = 0;
+  int max_model_len = 0;
+  int vocab_size = 0;
+  std::vector<TokenId> eos_token_ids;
+  std::string drafter;
+
+  std::string to_string() const;
+};
+
+/// Called while weights load.
+using LoadProgressCallback = std::function<void(std::size_t bytes_done, std::size_t bytes_total)>;
+/// Called for every Output of generate(); return false to cancel that request.
+using OutputCallback = std::function<bool(const Output&)>;
+
+class EngineCore;
+
+class Engine {
+ public:
+  /// Loads the model, plans memory. @throws Error naming the file, option or sizes at fault.
+  static std::unique_ptr<Engine> create(const EngineConfig& config, const LoadProgressCallback& progress = {});
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  /// Queues a request. Safe from any thread. @throws Error(kInvalidArgument) for a request that can never run: bad
+  /// parameters, unknown token ids, a prompt longer than max_model_len or than the whole cache. Nothing is queued then.
+  RequestId submit(const Request& request);
+  /// Ends a request at the next step; its samples finish with kCancelled. Unknown or finished ids are ignored. Safe
+  /// from any thread.
+  void cancel(RequestId request);
+  /// True while a request waits or runs. Safe from any thread.
+  bool has_work() const;
+
+  /// One pass over the running sequences; one thread at a time. Returns at once when there is nothing to do.
+  /// @throws Error; the engine stays usable and the step can be repeated, except after kDeviceFailure.
+  StepReport step();
+
+  /// Submits all, steps until they are done, returns one whole (not delta) Output a sample, in request and sample
+  /// order. Must not be mixed with step() on another thread. The callback sees the deltas as they come.
+  std::vector<Output> generate(const std::vector<Request>& requests, const OutputCallback& callback = {});
+
+  EngineStats stats() const;  // safe from any thread
+  void reset_stats();
+  const EngineInfo& info() const;
+  const EngineConfig& config() const;
+  std::shared_ptr<const Tokenizer> tokenizer() const;  // nullptr when the directory has no tokenizer.json
+
+ private:
+  explicit Engine(std::unique_ptr<EngineCore> core);
+  std::unique_ptr<EngineCore> core_;
+};
+
+}  // namespace fastspec

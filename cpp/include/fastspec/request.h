@@ -1,0 +1,119 @@
+// What a caller asks for and what comes back. Values only.
+#pragma once
+
+#include <fastspec/tokenizer.h>  // TokenId
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace fastspec {
+
+using RequestId = std::int64_t;
+
+/// How tokens are chosen. Order: penalties and bias, temperature, then top_k, top_p, min_p; the token is the argmax of
+/// logit / temperature + Gumbel noise keyed by (seed, sample, position, token). Speculation cannot change the outcome.
+struct SamplingParams {
+  float temperature = 1.0f;           // 0 = greedy
+  int top_k = 0;                      // 0 = off
+  float top_p = 1.0f;                 // in (0, 1]
+  float min_p = 0.0f;                 // in [0, 1]; relative to the most likely token
+  std::optional<std::uint64_t> seed;  // drawn by the engine and returned in the output when absent
+  int n = 1;                          // samples of one prompt; they share its pages
+  int max_tokens = 128;
+  int min_tokens = 0;             // EOS and stop_token_ids cannot be drawn before
+  std::vector<std::string> stop;  // the text ends before the first of these
+  std::vector<TokenId> stop_token_ids;
+  bool ignore_eos = false;
+  std::optional<int> logprobs;      // 0 = chosen token only, N = and the top N; from the target's raw logits
+  float repetition_penalty = 1.0f;  // > 0; over prompt and output
+  float presence_penalty = 0.0f;    // in [-2, 2]; over output
+  float frequency_penalty = 0.0f;   // in [-2, 2]; over output
+  std::vector<std::pair<TokenId, float>> logit_bias;
+  bool skip_special_tokens = true;  // in the text
+
+  /// @throws Error(kInvalidArgument) naming the field and its value.
+  void validate() const;
+};
+
+/// Per-request speculation switches; unset fields take the engine's.
+struct RequestSpeculation {
+  bool enabled = true;
+  std::optional<int> max_draft_tokens;
+};
+
+struct Request {
+  std::string prompt;  // used when prompt_token_ids is empty
+  std::vector<TokenId> prompt_token_ids;
+  bool add_special_tokens = true;  // for `prompt`
+  SamplingParams sampling;
+  RequestSpeculation speculation;
+};
+
+enum class FinishReason { kNone, kStop, kLength, kCancelled, kError };
+
+/// "", "stop", "length", "cancelled", "error".
+const char* to_string(FinishReason reason) noexcept;
+
+/// What is promised about an output (architecture section 6). kExact: the tokens of plain decoding with the same seed.
+enum class Guarantee { kExact, kSparse };
+const char* to_string(Guarantee guarantee) noexcept;
+
+struct TokenLogprob {
+  TokenId token = 0;
+  float logprob = 0;
+};
+
+/// One generated token's log-probabilities under the target.
+struct PositionLogprobs {
+  float logprob = 0;              // of the chosen token
+  std::vector<TokenLogprob> top;  // descending; as many as asked
+};
+
+/// What one sample cost. tau = committed tokens per decoding pass, bonus included, prompt passes excluded.
+struct OutputStats {
+  int prompt_tokens = 0;
+  int completion_tokens = 0;
+  std::int64_t decoding_passes = 0;
+  std::int64_t decoding_tokens = 0;  // tokens committed by decoding passes
+  std::int64_t drafted_tokens = 0;
+  std::int64_t accepted_tokens = 0;
+  int preemptions = 0;
+  double seconds_to_first_token = 0;
+  double seconds = 0;  // submit to finish
+
+  double acceptance_length() const {
+    return decoding_passes == 0 ? 0.0 : static_cast<double>(decoding_tokens) / static_cast<double>(decoding_passes);
+  }
+};
+
+/// Progress or end of one sample. A delta: `text`, `token_ids` and `logprobs` are what is new since the last Output of
+/// this (request, sample); concatenated they are the whole. Text withheld as a possible start of a stop string comes
+/// later.
+struct Output {
+  RequestId request = 0;
+  int sample = 0;
+  std::string text;
+  std::vector<TokenId> token_ids;
+  std::vector<PositionLogprobs> logprobs;
+  float min_margin = std::numeric_limits<float>::infinity();  // smallest winning margin among token_ids, for near-ties
+  FinishReason finish_reason = FinishReason::kNone;
+  std::string error;  // for kError
+  std::uint64_t seed = 0;
+  Guarantee guarantee = Guarantee::kExact;
+  OutputStats stats;  // valid when finished
+
+  bool finished() const { return finish_reason != FinishReason::kNone; }
+};
+
+/// What one step did.
+struct StepReport {
+  std::vector<Output> outputs;
+  int num_sequences = 0;  // in the pass; 0 when there was nothing to do
+  int num_rows = 0;       // rows the target computed
+};
+
+}  // namespace fastspec

@@ -1,0 +1,28 @@
+// What verification of one sequence gave. Data only.
+#pragma once
+
+#include <fastspec/request.h>
+
+#include <string>
+#include <vector>
+
+#include "base/types.h"
+
+namespace fastspec {
+
+/// One committed token and what is reported about it.
+struct CommittedToken {
+  TokenId token = 0;
+  float logprob = 0;
+  float margin = 0;
+  std::vector<TokenLogprob> top;
+};
+
+struct Acceptance {
+  std::vector<int> path;               // accepted nodes of the tree in order, root excluded, cut where the output ends
+  std::vector<CommittedToken> tokens;  // the path's tokens and the bonus; shorter when the output ends inside the path
+  FinishReason finish = FinishReason::kNone;
+  std::string error;  // for kError; no tokens then
+};
+
+}  // namespace fastspec
