@@ -1,0 +1,82 @@
+// Options of an engine.
+#include <fastspec/config.h>
+
+#include "bind.h"
+#include "record.h"
+
+namespace py = pybind11;
+
+namespace fastspec::python {
+namespace {
+
+void bind_speculation(py::module_& module) {
+  Record<DrafterConfig> drafter(module, "DrafterConfig", R"(Which drafter proposes tokens.
+
+kind: "" (none), "ngram" (prompt lookup) or "standalone" (a small model)
+model: directory of the draft model, for "standalone"
+ngram_min, ngram_max: shortest and longest match looked up in the sequence, in tokens, for "ngram")");
+  drafter.field("kind", &DrafterConfig::kind, "str")
+      .field("model", &DrafterConfig::model, "str")
+      .field("ngram_min", &DrafterConfig::ngram_min, "int")
+      .field("ngram_max", &DrafterConfig::ngram_max, "int")
+      .finish_options();
+  drafter.python_class()
+      .def_static("parse", &DrafterConfig::parse, py::arg("text"),
+                  R"("none", "ngram" or "standalone:DIR"; InvalidArgumentError otherwise.)")
+      .def("__str__", &DrafterConfig::to_string);
+
+  Record<SpeculationConfig> speculation(module, "SpeculationConfig", R"(Speculative decoding.
+
+drafter: DrafterConfig
+max_draft_tokens: tokens a drafter may propose for one sequence and step)");
+  speculation.field("drafter", &SpeculationConfig::drafter, "DrafterConfig")
+      .field("max_draft_tokens", &SpeculationConfig::max_draft_tokens, "int")
+      .finish_options();
+  speculation.python_class().def_property_readonly("enabled", &SpeculationConfig::enabled,
+                                                   "True when a drafter is configured.");
+}
+
+}  // namespace
+
+void bind_config(py::module_& module) {
+  bind_speculation(module);
+  Record<EngineConfig> config(module, "EngineConfig", R"(Options of an engine.
+
+model: a Hugging Face directory
+device: "cpu" or "cpu:reference"
+dtype: "float32", "bfloat16", "float16", of weights and K/V; None = the checkpoint's
+max_model_len: tokens of one sequence; 0 = the model's limit
+max_num_seqs: sequences in one pass
+max_batch_rows: rows in one pass (prompt chunks, roots and drafted tokens together)
+page_size: KV slots a page, a power of two
+kv_cache_bytes: bytes of the KV pools; 0 = what max_num_seqs sequences need, at most a third of the free memory
+num_threads: CPU threads; 0 = all cores
+speculation: SpeculationConfig)");
+  config.field("model", &EngineConfig::model, "str")
+      .field("device", &EngineConfig::device, "str")
+      .property(
+          "dtype", "str or None",
+          [](const EngineConfig& self) -> py::object {
+            if (!self.dtype) return py::none();
+            return py::str(to_string(*self.dtype));
+          },
+          [](EngineConfig& self, const py::object& value) {
+            self.dtype = value.is_none() ? std::nullopt : std::optional(parse_dtype(value.cast<std::string>()));
+          })
+      .field("max_model_len", &EngineConfig::max_model_len, "int")
+      .field("max_num_seqs", &EngineConfig::max_num_seqs, "int")
+      .field("max_batch_rows", &EngineConfig::max_batch_rows, "int")
+      .field("page_size", &EngineConfig::page_size, "int")
+      .field("kv_cache_bytes", &EngineConfig::kv_cache_bytes, "int")
+      .field("num_threads", &EngineConfig::num_threads, "int")
+      .field("speculation", &EngineConfig::speculation, "SpeculationConfig")
+      .finish_options();
+  config.python_class()
+      .def("validate", &EngineConfig::validate,
+           "Raises InvalidArgumentError naming the option, its value and what is possible.")
+      .def("to_json", &EngineConfig::to_json, "Every option, as a JSON object.")
+      .def_static("from_json", &EngineConfig::from_json, py::arg("text"),
+                  "The reverse of to_json(); InvalidArgumentError for an unknown or mistyped option.");
+}
+
+}  // namespace fastspec::python

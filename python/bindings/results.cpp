@@ -1,0 +1,133 @@
+// What comes back: read-only.
+#include <fastspec/engine.h>
+
+#include "bind.h"
+#include "record.h"
+
+namespace py = pybind11;
+
+namespace fastspec::python {
+namespace {
+
+void bind_output(py::module_& module) {
+  Record<TokenLogprob> token(module, "TokenLogprob", "A token id and its log-probability.");
+  token.readonly("token", &TokenLogprob::token).readonly("logprob", &TokenLogprob::logprob).finish_results();
+
+  Record<PositionLogprobs> position(module, "PositionLogprobs",
+                                    R"(Log-probabilities of one generated token under the target model.
+
+logprob: of the chosen token
+top: list of TokenLogprob, descending, as many as were asked for)");
+  position.readonly("logprob", &PositionLogprobs::logprob).readonly("top", &PositionLogprobs::top).finish_results();
+
+  Record<OutputStats> stats(module, "OutputStats", R"(What one sample cost.
+
+acceptance_length: committed tokens per decoding pass, bonus token included, prompt passes excluded
+seconds: from submission to the end; seconds_to_first_token from submission too)");
+  stats.readonly("prompt_tokens", &OutputStats::prompt_tokens)
+      .readonly("completion_tokens", &OutputStats::completion_tokens)
+      .readonly("decoding_passes", &OutputStats::decoding_passes)
+      .readonly("decoding_tokens", &OutputStats::decoding_tokens)
+      .readonly("drafted_tokens", &OutputStats::drafted_tokens)
+      .readonly("accepted_tokens", &OutputStats::accepted_tokens)
+      .computed("acceptance_length", &OutputStats::acceptance_length)
+      .readonly("preemptions", &OutputStats::preemptions)
+      .readonly("seconds_to_first_token", &OutputStats::seconds_to_first_token)
+      .readonly("seconds", &OutputStats::seconds)
+      .finish_results();
+
+  Record<Output> output(module, "Output", R"(Progress or end of one sample.
+
+A delta: text, token_ids and logprobs are what is new since the last Output of this (request, sample).)");
+  output.readonly("request", &Output::request)
+      .readonly("sample", &Output::sample)
+      .readonly("text", &Output::text)
+      .readonly("token_ids", &Output::token_ids)
+      .readonly("logprobs", &Output::logprobs)
+      .readonly("min_margin", &Output::min_margin)
+      .computed("finish_reason", [](const Output& self) { return to_string(self.finish_reason); })
+      .computed("finished", &Output::finished)
+      .readonly("error", &Output::error)
+      .readonly("seed", &Output::seed)
+      .computed("guarantee", [](const Output& self) { return to_string(self.guarantee); })
+      .readonly("stats", &Output::stats)
+      .finish_results();
+
+  Record<StepReport> report(module, "StepReport", R"(What one step did.
+
+num_sequences: in the pass; 0 when there was nothing to do
+num_rows: rows that the target computed)");
+  report.readonly("outputs", &StepReport::outputs)
+      .readonly("num_sequences", &StepReport::num_sequences)
+      .readonly("num_rows", &StepReport::num_rows)
+      .finish_results();
+}
+
+void bind_stats(py::module_& module) {
+  Record<EngineStats> stats(module, "EngineStats", R"(Totals since the engine was made or reset_stats() was called.
+
+acceptance_length: committed tokens per sequence and decoding pass, bonus token included, prompt passes excluded.
+*_seconds: time by verb; operation_seconds is the part inside backend operations.
+str() gives a few lines for people.)");
+  stats.readonly("steps", &EngineStats::steps)
+      .readonly("rows", &EngineStats::rows)
+      .readonly("prompt_rows", &EngineStats::prompt_rows)
+      .readonly("decoding_passes", &EngineStats::decoding_passes)
+      .readonly("decoding_tokens", &EngineStats::decoding_tokens)
+      .readonly("generated_tokens", &EngineStats::generated_tokens)
+      .readonly("drafted_tokens", &EngineStats::drafted_tokens)
+      .readonly("verified_tokens", &EngineStats::verified_tokens)
+      .readonly("accepted_tokens", &EngineStats::accepted_tokens)
+      .readonly("offered_by_position", &EngineStats::offered_by_position)
+      .readonly("accepted_by_position", &EngineStats::accepted_by_position)
+      .computed("acceptance_length", &EngineStats::acceptance_length)
+      .readonly("preemptions", &EngineStats::preemptions)
+      .readonly("draft_failures", &EngineStats::draft_failures)
+      .readonly("pages_total", &EngineStats::pages_total)
+      .readonly("pages_used", &EngineStats::pages_used)
+      .readonly("sequences_running", &EngineStats::sequences_running)
+      .readonly("requests_waiting", &EngineStats::requests_waiting)
+      .readonly("plan_seconds", &EngineStats::plan_seconds)
+      .readonly("draft_seconds", &EngineStats::draft_seconds)
+      .readonly("budget_seconds", &EngineStats::budget_seconds)
+      .readonly("verify_seconds", &EngineStats::verify_seconds)
+      .readonly("accept_seconds", &EngineStats::accept_seconds)
+      .readonly("commit_seconds", &EngineStats::commit_seconds)
+      .readonly("emit_seconds", &EngineStats::emit_seconds)
+      .readonly("operation_seconds", &EngineStats::operation_seconds)
+      .readonly("step_seconds", &EngineStats::step_seconds)
+      .finish_results();
+  stats.python_class().def("__str__", &EngineStats::to_string);
+}
+
+void bind_info(py::module_& module) {
+  Record<EngineInfo> info(module, "EngineInfo", R"(What was loaded and how memory was divided.
+
+Sizes in bytes; kv_bytes_per_token counts target and draft model together. str() gives a few lines for people.)");
+  info.readonly("architecture", &EngineInfo::architecture)
+      .readonly("device", &EngineInfo::device)
+      .computed("dtype", [](const EngineInfo& self) { return to_string(self.dtype); })
+      .readonly("num_parameters", &EngineInfo::num_parameters)
+      .readonly("weight_bytes", &EngineInfo::weight_bytes)
+      .readonly("draft_weight_bytes", &EngineInfo::draft_weight_bytes)
+      .readonly("kv_bytes_per_token", &EngineInfo::kv_bytes_per_token)
+      .readonly("kv_cache_bytes", &EngineInfo::kv_cache_bytes)
+      .readonly("num_pages", &EngineInfo::num_pages)
+      .readonly("page_size", &EngineInfo::page_size)
+      .readonly("max_model_len", &EngineInfo::max_model_len)
+      .readonly("vocab_size", &EngineInfo::vocab_size)
+      .readonly("eos_token_ids", &EngineInfo::eos_token_ids)
+      .readonly("drafter", &EngineInfo::drafter)
+      .finish_results();
+  info.python_class().def("__str__", &EngineInfo::to_string);
+}
+
+}  // namespace
+
+void bind_results(py::module_& module) {
+  bind_output(module);
+  bind_stats(module);
+  bind_info(module);
+}
+
+}  // namespace fastspec::python
