@@ -1,6 +1,6 @@
 # Dependencies that come as Python packages: libtorch and pybind11. The interpreter is $Python_EXECUTABLE where given
 # (scikit-build-core does), else an active or local virtual environment's, else the system's.
-# Offers the targets fastspec_torch_headers and fastspec_torch. Included by the top CMakeLists.txt, whose scope needs what
+# Offers the targets fastspec_torch_headers, fastspec_torch and fastspec_python_headers. Included by the top CMakeLists.txt, whose scope needs what
 # find_package(Python) sets. Sets FASTSPEC_TORCH_INSTALL_RPATH and, for a wheel, FASTSPEC_PYTHON_SITE_FROM_SCRIPTS.
 
 if(NOT Python_EXECUTABLE AND NOT DEFINED ENV{VIRTUAL_ENV} AND EXISTS "${PROJECT_SOURCE_DIR}/.venv/bin/python")
@@ -54,7 +54,16 @@ if(torch_is_installed)
   list(APPEND FASTSPEC_TORCH_INSTALL_RPATH "${torch_dir}/lib")
 endif()
 
+add_library(fastspec_python_headers INTERFACE)
 if(FASTSPEC_BUILD_PYTHON)
+  # tools/bootstrap.sh unpacks Python.h here where the system lacks it; the distribution's copy includes pyconfig.h from
+  # the folder above.
+  set(unpacked_include "${PROJECT_SOURCE_DIR}/.deps/usr/include")
+  set(unpacked_python "${unpacked_include}/python${Python_VERSION_MAJOR}.${Python_VERSION_MINOR}")
+  if(EXISTS "${unpacked_python}/Python.h")
+    set(Python_INCLUDE_DIR "${unpacked_python}" CACHE PATH "Folder of Python.h")
+    target_include_directories(fastspec_python_headers SYSTEM INTERFACE "${unpacked_include}")
+  endif()
   find_package(Python 3.10 COMPONENTS Interpreter Development.Module QUIET)
   if(NOT Python_Development.Module_FOUND)
     message(FATAL_ERROR "Python.h of ${Python_EXECUTABLE} (${Python_VERSION}) not found: apt-get install python3-dev "
