@@ -211,6 +211,8 @@ struct AcceptParams {
   int num_trees = 0;
 };
 
+constexpr TokenId kNoToken = -1;  // in place of a proposal where filters leave fewer than top_k tokens; confidence 0
+
 /// One proposal of a draft model at one row: the top-k tokens by perturbed score under the rule (coupled drafting).
 struct ProposeParams {
   Matrix logits;                               // [rows, vocab_size]; not changed

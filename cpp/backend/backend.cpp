@@ -1,0 +1,22 @@
+// See backend.h. The only file that may hold an #if about which backends were built.
+#include "backend/backend.h"
+
+#include "backend/cpu/cpu_device.h"
+#include "backend/cpu/reference_ops.h"
+#include "base/check.h"
+
+namespace fastspec {
+
+Backend make_backend(std::string_view device, DType dtype, int num_threads) {
+  (void)dtype;  // both CPU paths take every element type, per operation
+  if (device == "cpu" || device == "cpu:reference") {
+    return {std::make_unique<cpu::CpuDevice>(), std::make_unique<cpu::ReferenceOps>(num_threads)};
+  }
+  if (device == "cuda" || device.rfind("cuda:", 0) == 0) {
+    fail(ErrorCode::kUnsupported, "device \"", device,
+         "\": this build has no CUDA backend; it has cpu and cpu:reference");
+  }
+  fail(ErrorCode::kInvalidArgument, "unknown device \"", device, "\"; this build has cpu and cpu:reference");
+}
+
+}  // namespace fastspec

@@ -1,0 +1,29 @@
+// What the reference and the fast CPU path share: operations that only move data, the merge, and sampling. Owns the
+// thread pool. The arithmetic that may differ (linear, norms, RoPE, attention) belongs to the subclasses.
+#pragma once
+
+#include "backend/cpu/sampling.h"
+#include "backend/cpu/thread_pool.h"
+#include "backend/ops.h"
+
+namespace fastspec::cpu {
+
+class CpuOps : public Ops {
+ public:
+  explicit CpuOps(int num_threads) : pool_(num_threads), sampler_(pool_) {}
+
+  void embed(const EmbeddingParams& params) override;
+  void merge(const MergeParams& params) override;
+  void copy_slots(const CopySlotsParams& params) override;
+  void accept(const AcceptParams& params) override { sampler_.accept(params); }
+  void propose(const ProposeParams& params) override { sampler_.propose(params); }
+  DType activation_dtype() const override { return DType::kFloat32; }
+
+ protected:
+  ThreadPool pool_;
+
+ private:
+  Sampler sampler_;
+};
+
+}  // namespace fastspec::cpu

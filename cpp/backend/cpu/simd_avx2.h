@@ -1,0 +1,61 @@
+// Eight floats in one AVX2 register, with FMA and F16C. Include only below the target pragma of kernels_avx2.cpp.
+#pragma once
+
+#include <immintrin.h>
+
+#include "backend/cpu/half.h"
+
+namespace fastspec::cpu {
+
+struct Avx2 {
+  using Reg = __m256;
+  static constexpr int kWidth = 8;
+  static constexpr int kRegisters = 16;
+
+  static Reg zero() { return _mm256_setzero_ps(); }
+  static Reg set(float value) { return _mm256_set1_ps(value); }
+  static Reg load(const float* p) { return _mm256_loadu_ps(p); }
+  static Reg load(const BFloat16* p) {
+    const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+  }
+  static Reg load(const Float16* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+  static void store(float* p, Reg a) { _mm256_storeu_ps(p, a); }
+  static Reg add(Reg a, Reg b) { return _mm256_add_ps(a, b); }
+  static Reg sub(Reg a, Reg b) { return _mm256_sub_ps(a, b); }
+  static Reg mul(Reg a, Reg b) { return _mm256_mul_ps(a, b); }
+  static Reg div(Reg a, Reg b) { return _mm256_div_ps(a, b); }
+  static Reg fma(Reg a, Reg b, Reg c) { return _mm256_fmadd_ps(a, b, c); }
+  static Reg max(Reg a, Reg b) { return _mm256_max_ps(a, b); }
+  static Reg min(Reg a, Reg b) { return _mm256_min_ps(a, b); }
+  static Reg round(Reg a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+  /// a * 2^n for an integral n in [-126, 127].
+  static Reg scale2(Reg a, Reg n) {
+    const __m256i exponent = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
+    return _mm256_mul_ps(a, _mm256_castsi256_ps(exponent));
+  }
+  static float sum(Reg a) {
+    __m128 half = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    half = _mm_add_ps(half, _mm_movehl_ps(half, half));
+    return _mm_cvtss_f32(_mm_add_ss(half, _mm_movehdup_ps(half)));
+  }
+  static float top(Reg a) {
+    __m128 half = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    half = _mm_max_ps(half, _mm_movehl_ps(half, half));
+    return _mm_cvtss_f32(_mm_max_ss(half, _mm_movehdup_ps(half)));
+  }
+  /// Bit i set where a[i] > b[i], a[i] >= b[i], a[i] is NaN.
+  static unsigned greater(Reg a, Reg b) {
+    return static_cast<unsigned>(_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)));
+  }
+  static unsigned greater_equal(Reg a, Reg b) {
+    return static_cast<unsigned>(_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GE_OQ)));
+  }
+  static unsigned nan(Reg a) { return static_cast<unsigned>(_mm256_movemask_ps(_mm256_cmp_ps(a, a, _CMP_UNORD_Q))); }
+  /// a[i] > b[i] ? c[i] : d[i]
+  static Reg select_greater(Reg a, Reg b, Reg c, Reg d) {
+    return _mm256_blendv_ps(d, c, _mm256_cmp_ps(a, b, _CMP_GT_OQ));
+  }
+};
+
+}  // namespace fastspec::cpu

@@ -1,0 +1,46 @@
+// Sixteen floats in one AVX-512 register. Include only below the target pragma of kernels_avx512.cpp.
+#pragma once
+
+#include <immintrin.h>
+
+#include "backend/cpu/half.h"
+
+namespace fastspec::cpu {
+
+struct Avx512 {
+  using Reg = __m512;
+  static constexpr int kWidth = 16;
+  static constexpr int kRegisters = 32;
+
+  static Reg zero() { return _mm512_setzero_ps(); }
+  static Reg set(float value) { return _mm512_set1_ps(value); }
+  static Reg load(const float* p) { return _mm512_loadu_ps(p); }
+  static Reg load(const BFloat16* p) {
+    const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+  }
+  static Reg load(const Float16* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
+  static void store(float* p, Reg a) { _mm512_storeu_ps(p, a); }
+  static Reg add(Reg a, Reg b) { return _mm512_add_ps(a, b); }
+  static Reg sub(Reg a, Reg b) { return _mm512_sub_ps(a, b); }
+  static Reg mul(Reg a, Reg b) { return _mm512_mul_ps(a, b); }
+  static Reg div(Reg a, Reg b) { return _mm512_div_ps(a, b); }
+  static Reg fma(Reg a, Reg b, Reg c) { return _mm512_fmadd_ps(a, b, c); }
+  static Reg max(Reg a, Reg b) { return _mm512_max_ps(a, b); }
+  static Reg min(Reg a, Reg b) { return _mm512_min_ps(a, b); }
+  static Reg round(Reg a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+  /// a * 2^n for an integral n within the exponent range of floats.
+  static Reg scale2(Reg a, Reg n) { return _mm512_scalef_ps(a, n); }
+  static float sum(Reg a) { return _mm512_reduce_add_ps(a); }
+  static float top(Reg a) { return _mm512_reduce_max_ps(a); }
+  /// Bit i set where a[i] > b[i], a[i] >= b[i], a[i] is NaN.
+  static unsigned greater(Reg a, Reg b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
+  static unsigned greater_equal(Reg a, Reg b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }
+  static unsigned nan(Reg a) { return _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q); }
+  /// a[i] > b[i] ? c[i] : d[i]
+  static Reg select_greater(Reg a, Reg b, Reg c, Reg d) {
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_GT_OQ), d, c);
+  }
+};
+
+}  // namespace fastspec::cpu
