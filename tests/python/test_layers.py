@@ -1,4 +1,4 @@
-"""tools/check_layers.py finds what it is there for: a copy of the tree is clean, and each planted include makes it fail."""
+"""tools/check_layers.py finds what it is there for: the tree is clean, and each planted include makes it fail."""
 
 import shutil
 import subprocess
