@@ -148,6 +148,9 @@ class Record {
       }
       return pybind11::bool_(fields_of(self, *names).equal(fields_of(other, *names)));
     });
+    pybind11::list names;
+    for (const std::string& name : *names_) names.append(name);
+    class_.attr("_fields") = pybind11::tuple(names);
     class_.attr("__hash__") = pybind11::none();
     class_.attr("__module__") = "fastspec";
   }

@@ -1,0 +1,71 @@
+"""FastSpec: text generation with exact speculative decoding.
+
+>>> from fastspec import LLM, SamplingParams
+>>> llm = LLM("path/to/model", drafter="ngram")
+>>> llm.generate("The capital of France is", SamplingParams(temperature=0, max_tokens=16))[0].text
+"""
+
+from __future__ import annotations
+
+from fastspec._fastspec import (
+    DrafterConfig,
+    Engine,
+    EngineConfig,
+    EngineInfo,
+    EngineStats,
+    Output,
+    OutputStats,
+    PositionLogprobs,
+    Request,
+    RequestSpeculation,
+    SamplingParams,
+    SpeculationConfig,
+    StepReport,
+    Tokenizer,
+    TokenLogprob,
+    __version__,
+)
+from fastspec.errors import (
+    DeviceFailureError,
+    FastSpecError,
+    InvalidArgumentError,
+    InvalidFileError,
+    NotFoundError,
+    OutOfMemoryError,
+    UnsupportedError,
+)
+from fastspec.llm import LLM, TokenStream
+from fastspec.outputs import CompletionOutput, FinishReason, Guarantee, RequestOutput, StreamDelta
+
+__all__ = [
+    "LLM",
+    "CompletionOutput",
+    "DeviceFailureError",
+    "DrafterConfig",
+    "Engine",
+    "EngineConfig",
+    "EngineInfo",
+    "EngineStats",
+    "FastSpecError",
+    "FinishReason",
+    "Guarantee",
+    "InvalidArgumentError",
+    "InvalidFileError",
+    "NotFoundError",
+    "OutOfMemoryError",
+    "Output",
+    "OutputStats",
+    "PositionLogprobs",
+    "Request",
+    "RequestOutput",
+    "RequestSpeculation",
+    "SamplingParams",
+    "SpeculationConfig",
+    "StepReport",
+    "StreamDelta",
+    "TokenLogprob",
+    "TokenStream",
+    "Tokenizer",
+    "UnsupportedError",
+    "__version__",
+]

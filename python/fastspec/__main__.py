@@ -1,0 +1,111 @@
+"""`python -m fastspec`: what the command line program cannot do without Python: any chat template, hub names, GGUF."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from fastspec import LLM, FastSpecError, SamplingParams, hub
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs one command. Returns the exit code: 0, 1 for a failure, 2 for bad input, 130 after Ctrl-C."""
+    options = _parser().parse_args(arguments)
+    try:
+        code: int = options.run(options)
+        return code
+    except FastSpecError as error:
+        print(f"fastspec: {error}", file=sys.stderr)
+        return 1 if error.code in ("internal", "device_failure", "out_of_memory") else 2
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m fastspec", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    chat = commands.add_parser("chat", help="talk with a model, by its own chat template")
+    chat.add_argument("--model", required=True, help="directory, name on the Hugging Face hub, or .gguf file")
+    chat.add_argument("--drafter", help="ngram or standalone:MODEL")
+    chat.add_argument("--dtype", default="auto", help="float32, bfloat16, float16 or auto (the checkpoint's)")
+    chat.add_argument("--device", default="cpu")
+    chat.add_argument("--system", help="system prompt")
+    chat.add_argument("--max-tokens", type=int, default=512, help="of one answer")
+    chat.add_argument("--temperature", type=float, default=0.7, help="0 = greedy")
+    chat.add_argument("--top-p", type=float, default=0.95)
+    chat.add_argument("--seed", type=int)
+    chat.add_argument(
+        "--template-arg",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        type=_template_argument,
+        help="variable of the chat template, VALUE in JSON: enable_thinking=false",
+    )
+    chat.set_defaults(run=_chat)
+
+    fetch = commands.add_parser("fetch", help="print the local directory of a hub name or .gguf file, for fastspec-cli")
+    fetch.add_argument("model")
+    fetch.set_defaults(run=_fetch)
+    return parser
+
+
+def _template_argument(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise argparse.ArgumentTypeError(f"{text!r}: expected NAME=VALUE")
+    try:
+        return name, json.loads(value)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: the value is no JSON: {error}") from error
+
+
+def _fetch(options: argparse.Namespace) -> int:
+    print(hub.resolve_model(options.model))
+    return 0
+
+
+def _chat(options: argparse.Namespace) -> int:
+    params = SamplingParams(
+        temperature=options.temperature, top_p=options.top_p, seed=options.seed, max_tokens=options.max_tokens
+    )
+    opening = [] if options.system is None else [{"role": "system", "content": options.system}]
+    with LLM(options.model, drafter=options.drafter, dtype=options.dtype, device=options.device) as llm:
+        _ = llm.chat_template  # a model without one is refused before the first question
+        print("/reset forgets the conversation, /exit or Ctrl-D ends it, Ctrl-C stops an answer", file=sys.stderr)
+        messages = list(opening)
+        while True:
+            try:
+                line = input("> ").strip()
+            except EOFError:
+                print(file=sys.stderr)
+                return 0
+            if line == "/exit":
+                return 0
+            if line == "/reset":
+                messages = list(opening)
+            elif line:
+                messages.append({"role": "user", "content": line})
+                messages.append({"role": "assistant", "content": _answer(llm, messages, params, options.template_arg)})
+
+
+def _answer(
+    llm: LLM, messages: list[dict[str, str]], params: SamplingParams, template_arguments: list[tuple[str, Any]]
+) -> str:
+    """Streams an answer to stdout; Ctrl-C keeps what is there."""
+    with llm.stream_chat(messages, params, **dict(template_arguments)) as stream:
+        try:
+            for delta in stream:
+                print(delta, end="", flush=True)
+        except KeyboardInterrupt:
+            print(" [stopped]", end="", file=sys.stderr)
+        print()
+        return stream.output.text
+
+
+if __name__ == "__main__":
+    sys.exit(main())

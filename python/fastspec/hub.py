@@ -1,0 +1,77 @@
+"""From what a user calls a model to a local directory: a directory, a .gguf file, or a name on the Hugging Face hub.
+
+Loads no model and imports huggingface_hub only when a name has to be looked up.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from fastspec.errors import FastSpecError, InvalidArgumentError, NotFoundError
+
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+
+# All that loading and chatting reads; other formats of the same weights would only fill the disk.
+_PATTERNS = ["*.safetensors", "*.json", "*.jinja"]
+
+
+def cache_directory() -> Path:
+    """Where converted models live: $FASTSPEC_CACHE, else fastspec under $XDG_CACHE_HOME or ~/.cache."""
+    if chosen := os.environ.get("FASTSPEC_CACHE"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fastspec"
+
+
+def resolve_model(model: str | os.PathLike[str]) -> Path:
+    """The directory of a model.
+
+    Args:
+        model: a Hugging Face directory (returned as it is), a .gguf file (converted once into cache_directory()), or a
+            hub name such as "org/name" (downloaded once into the hub's own cache).
+
+    Raises:
+        NotFoundError: none of these; the message says what was tried.
+        InvalidArgumentError: a file that is no .gguf.
+    """
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return path
+    if path.is_file():
+        if path.suffix.lower() != ".gguf":
+            raise InvalidArgumentError(
+                f"{path} is a file; a model is a Hugging Face directory, a .gguf file or a name on the hub"
+            )
+        from fastspec.gguf import convert_cached
+
+        return convert_cached(path)
+    name = os.fspath(model)
+    if not _HUB_NAME.fullmatch(name) or name.lower().endswith(".gguf"):
+        raise NotFoundError(
+            f"{path.absolute()}: no such directory or file, and '{name}' is no name on the Hugging Face hub"
+        )
+    return _download(name)
+
+
+def _download(name: str) -> Path:
+    try:
+        import huggingface_hub
+        from huggingface_hub import constants
+    except ImportError as error:
+        raise NotFoundError(
+            f"no directory {Path(name).absolute()}; looking up '{name}' on the Hugging Face hub needs the package "
+            "huggingface_hub: pip install huggingface_hub"
+        ) from error
+    try:
+        return Path(huggingface_hub.snapshot_download(name, allow_patterns=_PATTERNS))
+    except FastSpecError:
+        raise
+    except Exception as error:  # the hub's client raises its own, HTTP and operating system errors
+        offline = " (HF_HUB_OFFLINE is set)" if constants.HF_HUB_OFFLINE else ""
+        reason = str(error).strip().split("\n")[0] or "no reason given"
+        raise NotFoundError(
+            f"model '{name}': tried the directory {Path(name).absolute()}, the hub cache {constants.HF_HUB_CACHE} and "
+            f"{constants.ENDPOINT}/{name}{offline}: {type(error).__name__}: {reason}. On a machine without network: "
+            "fetch the model elsewhere, copy its directory here and give its path"
+        ) from error

@@ -1,0 +1,135 @@
+"""Steps one engine for any number of callers: streams and batches of several threads share its passes.
+
+An engine does nothing between calls. Whoever waits for outputs steps, and hands the others theirs. Must not know
+what the outputs are for.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+
+from fastspec._fastspec import Engine, Output, Request
+from fastspec.errors import FastSpecError
+
+
+class Channel:
+    """The requests of one caller.
+
+    Attributes:
+        request_ids: in the order of submission.
+        unfinished: samples still to end, by request id.
+    """
+
+    def __init__(self) -> None:
+        """An empty channel; RequestLoop.open() fills it."""
+        self.request_ids: list[int] = []
+        self.unfinished: dict[int, int] = {}
+        self._inbox: deque[Output] = deque()
+
+    def put(self, output: Output) -> None:
+        """Takes an output of one of the channel's requests."""
+        if output.finished:
+            left = self.unfinished[output.request] - 1
+            if left == 0:
+                del self.unfinished[output.request]
+            else:
+                self.unfinished[output.request] = left
+        self._inbox.append(output)
+
+    def take(self) -> list[Output]:
+        """What has come since the last call."""
+        outputs = list(self._inbox)
+        self._inbox.clear()
+        return outputs
+
+
+class RequestLoop:
+    """The callers of one engine. Every method is safe from any thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Takes over stepping of an engine; nobody else may step it."""
+        self._engine: Engine | None = engine
+        self._lock = threading.Lock()
+        self._channels: dict[int, Channel] = {}
+        # Outputs of the last step that are not handed out yet. They live here and not in a local variable, so that an
+        # interrupt between the step and the handing out loses none.
+        self._arrived: list[Output] = []
+
+    @property
+    def engine(self) -> Engine:
+        """The engine; FastSpecError after shut_down()."""
+        if self._engine is None:
+            raise FastSpecError("this LLM is closed")
+        return self._engine
+
+    def open(self, requests: Sequence[Request]) -> Channel:
+        """Submits all of them or none. Raises InvalidArgumentError for one that can never run."""
+        channel = Channel()
+        try:
+            for request in requests:
+                with self._lock:
+                    request_id = self.engine.submit(request)
+                    self._channels[request_id] = channel
+                    channel.request_ids.append(request_id)
+                    channel.unfinished[request_id] = request.sampling.n
+        except BaseException:
+            self.close(channel)
+            raise
+        return channel
+
+    def receive(self, channel: Channel) -> list[Output]:
+        """The next outputs of a channel, at least one while a sample is unfinished; steps the engine until then."""
+        while True:
+            with self._lock:
+                self._hand_out()
+                outputs = channel.take()
+                if outputs or not channel.unfinished:
+                    return outputs
+                engine = self.engine
+                if engine.step_into(self._arrived) == 0 and not self._arrived and not engine.has_work():
+                    raise FastSpecError(f"the engine has lost the requests {sorted(channel.unfinished)}")
+
+    def close(self, channel: Channel) -> None:
+        """Cancels what is unfinished.
+
+        The cancelled requests' pages are free when this returns, or, if another caller is stepping, with its next step.
+        """
+        cancelled = list(channel.unfinished)
+        channel.unfinished.clear()
+        for request_id in cancelled:
+            self._channels.pop(request_id, None)
+            if self._engine is not None:
+                self._engine.cancel(request_id)
+        # Never waits: this may run in a finaliser, inside the very thread that holds the lock.
+        if cancelled and self._engine is not None and self._lock.acquire(blocking=False):
+            try:
+                self._engine.step_into(self._arrived)
+                self._hand_out()
+            except FastSpecError:
+                pass  # the request is cancelled all the same, and whoever steps next is told
+            finally:
+                self._lock.release()
+
+    def shut_down(self) -> None:
+        """Cancels everything and lets go of the engine. Callers that still wait get a FastSpecError."""
+        with self._lock:
+            engine, self._engine = self._engine, None
+            if engine is not None:
+                for request_id in self._channels:
+                    engine.cancel(request_id)
+            self._channels.clear()
+
+    def _hand_out(self) -> None:
+        """Moves arrived outputs to their channels. Needs the lock."""
+        while self._arrived:
+            output = self._arrived[0]
+            channel = self._channels.get(output.request)
+            if channel is not None:
+                channel.put(output)
+                if output.request not in channel.unfinished:
+                    self._channels.pop(output.request, None)
+            elif not output.finished and self._engine is not None:
+                self._engine.cancel(output.request)  # its caller was interrupted between submission and registration
+            del self._arrived[0]
