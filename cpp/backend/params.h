@@ -187,7 +187,8 @@ struct AcceptTree {
   const std::int32_t* logit_rows = nullptr;  // [num_nodes] rows of the logits matrix
   std::int32_t root_position = 0;            // the root's position; its successor is drawn at root_position + 1
   SamplingRule rule;
-  int num_top_logprobs = 0;  // 0 = none
+  bool wants_logprob = false;  // of the drawn tokens; otherwise 0 is returned
+  int num_top_logprobs = 0;    // 0 = none
 };
 
 struct TopLogprob {

@@ -21,6 +21,7 @@ struct CommittedToken {
 struct Acceptance {
   std::vector<int> path;               // accepted nodes of the tree in order, root excluded, cut where the output ends
   std::vector<CommittedToken> tokens;  // the path's tokens and the bonus; shorter when the output ends inside the path
+  int num_drafts_accepted = 0;         // of the tokens, those that were drafted
   FinishReason finish = FinishReason::kNone;
   std::string error;  // for kError; no tokens then
 };

@@ -22,6 +22,19 @@ struct RowBatch {
   int num_rows() const { return static_cast<int>(tokens.size()); }
   int num_sequences() const { return static_cast<int>(masks.size()); }
 
+  /// Empties every array and keeps its memory: a step allocates nothing once it has seen its largest batch.
+  void clear() {
+    tokens.clear();
+    positions.clear();
+    slots.clear();
+    row_offsets.assign(1, 0);
+    masks.clear();
+    mask_bits.clear();
+    logit_rows.clear();
+    kv.lists.clear();
+    kv.entries.clear();
+  }
+
   /// Ends the current sequence: every row added since the last call belongs to it.
   void end_sequence(NewMask mask) {
     row_offsets.push_back(num_rows());

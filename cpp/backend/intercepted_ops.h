@@ -1,0 +1,43 @@
+// An Ops that runs something around every operation of another: to time it, or to make it fail in tests. Computes
+// nothing.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "backend/ops.h"
+
+namespace fastspec {
+
+class InterceptedOps : public Ops {
+ public:
+  explicit InterceptedOps(std::unique_ptr<Ops> inner) : inner_(std::move(inner)) {}
+
+  void embed(const EmbeddingParams& params) final { run(&Ops::embed, params); }
+  void rms_norm(const RmsNormParams& params) final { run(&Ops::rms_norm, params); }
+  void linear(const LinearParams& params) final { run(&Ops::linear, params); }
+  void rope_store(const RopeStoreParams& params) final { run(&Ops::rope_store, params); }
+  void attention(const AttentionParams& params) final { run(&Ops::attention, params); }
+  void merge(const MergeParams& params) final { run(&Ops::merge, params); }
+  void silu_mul(const SiluMulParams& params) final { run(&Ops::silu_mul, params); }
+  void copy_slots(const CopySlotsParams& params) final { run(&Ops::copy_slots, params); }
+  void accept(const AcceptParams& params) final { run(&Ops::accept, params); }
+  void propose(const ProposeParams& params) final { run(&Ops::propose, params); }
+  DType activation_dtype() const final { return inner_->activation_dtype(); }
+
+ protected:
+  virtual void before() = 0;
+  virtual void after() = 0;
+
+ private:
+  template <typename Params>
+  void run(void (Ops::*operation)(const Params&), const Params& params) {
+    before();
+    (inner_.get()->*operation)(params);
+    after();
+  }
+
+  std::unique_ptr<Ops> inner_;
+};
+
+}  // namespace fastspec

@@ -1,0 +1,136 @@
+// Chain drafting with a small model.
+#include "draft/standalone_drafter.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace fastspec {
+
+StandaloneDrafter::StandaloneDrafter(const ModelConfig& config, Weights weights, Backend& backend, DType dtype,
+                                     const Limits& limits)
+    : limits_(limits),
+      backend_(backend),
+      transformer_(config, std::move(weights), backend, limits.max_rows, limits.max_sequences),
+      kv_(*backend.device, transformer_.kv_shape(dtype), limits.num_pages, limits.page_size),
+      buffers_(*backend.device, limits.max_rows, limits.max_sequences) {}
+
+Matrix StandaloneDrafter::forward(std::span<const Rows> rows) {
+  batch_.clear();
+  for (const Rows& sequence : rows) {
+    for (int position = sequence.first; position < sequence.end; ++position) {
+      batch_.tokens.push_back(sequence.tokens[position]);
+      batch_.positions.push_back(position);
+      batch_.slots.push_back(Slot{sequence.pages[position / limits_.page_size]} * limits_.page_size +
+                             position % limits_.page_size);
+    }
+    const int num_pages = (sequence.first + limits_.page_size - 1) / limits_.page_size;
+    batch_.kv.lists.push_back(
+        {.offset = static_cast<std::int64_t>(batch_.kv.entries.size()), .length = sequence.first, .pages = true});
+    batch_.kv.entries.insert(batch_.kv.entries.end(), sequence.pages.begin(), sequence.pages.begin() + num_pages);
+    if (sequence.wants_logits) batch_.logit_rows.push_back(batch_.num_rows() - 1);
+    batch_.end_sequence(NewMask::kCausal);
+  }
+  Matrix logits = transformer_.forward(buffers_.upload(batch_), kv_);
+  logits.cols = std::min(logits.cols, limits_.vocab_size);  // padded rows of the larger vocabulary are no tokens
+  return logits;
+}
+
+void StandaloneDrafter::catch_up(State& state, std::span<const TokenId> tokens, std::span<const PageId> pages,
+                                 int length) {
+  while (state.kv_len < length) {
+    const int end = std::min(length, state.kv_len + limits_.max_rows);
+    const Rows rows{tokens, pages, state.kv_len, end, false};
+    forward({&rows, 1});
+    state.kv_len = end;
+  }
+}
+
+void StandaloneDrafter::draft(std::span<const DraftRequest> requests, std::span<TokenTree> trees) {
+  const std::size_t count = requests.size();
+  std::vector<std::vector<TokenId>> drafted(count);  // committed tokens, then the chain
+  std::vector<std::size_t> active;
+  for (std::size_t i = 0; i < count; ++i) {
+    const DraftRequest& request = requests[i];
+    const int length = static_cast<int>(request.tokens.size());
+    // The last catch-up rows ride in the first drafting pass; only what exceeds a pass is computed before.
+    catch_up(states_[request.seq], request.tokens, request.pages,
+             length - std::max(1, limits_.max_rows / limits_.max_sequences));
+    drafted[i].assign(request.tokens.begin(), request.tokens.end());
+    if (std::min(request.max_drafted, request.max_depth) > 0) active.push_back(i);
+  }
+  for (int level = 0; !active.empty(); ++level) {
+    std::vector<Rows> rows;
+    std::vector<SamplingRule> rules;
+    std::vector<std::int32_t> positions;
+    std::vector<const TokenId*> paths;
+    for (const std::size_t i : active) {
+      const DraftRequest& request = requests[i];
+      const int end = static_cast<int>(drafted[i].size());
+      const int first = level == 0 ? states_[request.seq].kv_len : end - 1;
+      rows.push_back({drafted[i], request.pages, first, end, true});
+      rules.push_back(request.rule);
+      positions.push_back(end);
+      paths.push_back(drafted[i].data() + request.tokens.size());
+    }
+    const Matrix logits = forward(rows);
+    for (const std::size_t i : active) {
+      State& state = states_[requests[i].seq];
+      state.kv_len = static_cast<int>(requests[i].tokens.size());
+      state.written = static_cast<int>(drafted[i].size());
+    }
+    std::vector<TokenId> tokens(active.size());
+    std::vector<float> confidences(active.size());
+    const std::vector<std::int32_t> path_lengths(active.size(), level);
+    backend_.ops->propose({.logits = logits,
+                           .rules = rules.data(),
+                           .positions = positions.data(),
+                           .paths = paths.data(),
+                           .path_lengths = path_lengths.data(),
+                           .top_k = 1,
+                           .tokens = tokens.data(),
+                           .confidences = confidences.data()});
+    std::vector<std::size_t> still_active;
+    for (std::size_t k = 0; k < active.size(); ++k) {
+      const std::size_t i = active[k];
+      if (tokens[k] == kNoToken) continue;  // the filters leave nothing: the chain ends
+      trees[i].add(tokens[k], level, confidences[k]);
+      drafted[i].push_back(tokens[k]);
+      const int limit = std::min({limits_.max_drafted, requests[i].max_drafted, requests[i].max_depth});
+      if (level + 1 < limit) still_active.push_back(i);
+    }
+    active = std::move(still_active);
+  }
+}
+
+void StandaloneDrafter::observe(std::span<const Observation> observations) {
+  for (const Observation& seen : observations) {
+    const int root_end = seen.first_position + seen.num_known_rows;
+    if (seen.will_draft && seen.num_known_rows > 1) {
+      catch_up(states_[seen.seq], seen.tokens, seen.pages, root_end);
+      continue;
+    }
+    const auto found = states_.find(seen.seq);
+    if (found == states_.end() || found->second.kv_len < root_end) continue;  // did not draft: caught up when it does
+    // The chain's K/V was written in place. Of the accepted tokens only the last can be missing, when the whole chain
+    // was accepted: it was drafted, never fed.
+    State& state = found->second;
+    state.kv_len = std::min(root_end + seen.num_accepted, state.written);
+  }
+}
+
+void StandaloneDrafter::truncate(SeqId seq, int length) {
+  const auto found = states_.find(seq);
+  if (found != states_.end()) found->second.kv_len = std::min(found->second.kv_len, length);
+}
+
+void StandaloneDrafter::forget(SeqId seq) noexcept {
+  states_.erase(seq);
+}
+
+void StandaloneDrafter::share(SeqId from, SeqId to, int length) {
+  const auto found = states_.find(from);
+  states_[to].kv_len = found == states_.end() ? 0 : std::min(found->second.kv_len, length);
+}
+
+}  // namespace fastspec

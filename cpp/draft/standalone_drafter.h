@@ -1,0 +1,67 @@
+// A small model of the target's tokenizer that drafts a chain, one token a pass, over its own K/V in the target's slot
+// space: a page that the target shares, or gives back, is shared or given back for the draft too.
+#pragma once
+
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "draft/drafter.h"
+#include "memory/kv_pool.h"
+#include "model/pass.h"
+#include "model/transformer.h"
+#include "step/row_batch.h"
+
+namespace fastspec {
+
+class StandaloneDrafter final : public Drafter {
+ public:
+  struct Limits {
+    int max_drafted = 0;
+    int max_rows = 0;  // rows of one pass
+    int max_sequences = 0;
+    int vocab_size = 0;  // of the target: ids beyond are never proposed
+    int num_pages = 0;   // scratch pages included
+    int page_size = 0;
+  };
+  /// @throws Error(kOutOfMemory).
+  StandaloneDrafter(const ModelConfig& config, Weights weights, Backend& backend, DType dtype, const Limits& limits);
+
+  std::string name() const override { return "standalone"; }
+  DraftShape shape() const override { return {limits_.max_drafted, limits_.max_drafted}; }
+  void draft(std::span<const DraftRequest> requests, std::span<TokenTree> trees) override;
+  void observe(std::span<const Observation> observations) override;
+  void truncate(SeqId seq, int length) override;
+  void forget(SeqId seq) noexcept override;
+  void share(SeqId from, SeqId to, int length) override;
+
+ private:
+  /// A sequence's rows of one draft pass: tokens[first .. end) of `tokens`, whose K/V goes to their final slots. A
+  /// chain's drafted token has a final slot reserved, and this pool is the draft's own, so nothing is moved on
+  /// acceptance.
+  struct Rows {
+    std::span<const TokenId> tokens;
+    std::span<const PageId> pages;
+    int first = 0;
+    int end = 0;
+    bool wants_logits = false;
+  };
+  struct State {
+    int kv_len = 0;   // leading committed tokens whose draft K/V is right
+    int written = 0;  // and up to here that of the chain drafted in this step
+  };
+
+  Matrix forward(std::span<const Rows> rows);
+  /// Computes K/V of committed tokens up to `length` (exclusive), in passes of at most max_rows.
+  void catch_up(State& state, std::span<const TokenId> tokens, std::span<const PageId> pages, int length);
+
+  Limits limits_;
+  Backend& backend_;
+  Transformer transformer_;
+  KvPool kv_;
+  PassBuffers buffers_;
+  RowBatch batch_;
+  std::unordered_map<SeqId, State> states_;
+};
+
+}  // namespace fastspec

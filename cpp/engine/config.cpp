@@ -1,0 +1,157 @@
+// Validation of options and their JSON form.
+#include <fastspec/config.h>
+
+#include <algorithm>
+#include <bit>
+#include <functional>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+
+namespace fastspec {
+
+namespace {
+
+constexpr int kMaxDraftTokens = 255;  // with the root 256 rows, the width of an ancestor mask
+
+void check_range(const char* option, std::int64_t value, std::int64_t lowest, std::int64_t highest) {
+  if (value < lowest || value > highest) {
+    fail(ErrorCode::kInvalidArgument, option, " is ", value, ", expected ", lowest, " to ", highest);
+  }
+}
+
+template <typename T>
+T get(const nlohmann::json& value, const std::string& option) {
+  try {
+    if constexpr (std::is_integral_v<T>) {
+      if (!value.is_number_integer()) throw std::invalid_argument("not an integer");
+    }
+    return value.get<T>();
+  } catch (const std::exception&) {
+    fail(ErrorCode::kInvalidArgument, "option ", option, ": ", value.dump(), " is of the wrong type");
+  }
+}
+
+}  // namespace
+
+DrafterConfig DrafterConfig::parse(const std::string& text) {
+  DrafterConfig config;
+  if (text.empty() || text == "none") return config;
+  const std::size_t colon = text.find(':');
+  config.kind = text.substr(0, colon);
+  if (colon != std::string::npos) config.model = text.substr(colon + 1);
+  const bool known = config.kind == "ngram" || config.kind == "standalone";
+  if (!known || (config.kind == "ngram") != (colon == std::string::npos)) {
+    fail(ErrorCode::kInvalidArgument, "drafter \"", text, "\": expected none, ngram or standalone:DIR");
+  }
+  if (config.kind == "standalone" && config.model.empty()) {
+    fail(ErrorCode::kInvalidArgument, "drafter \"", text, "\": name the directory of the draft model, standalone:DIR");
+  }
+  return config;
+}
+
+std::string DrafterConfig::to_string() const {
+  if (kind.empty()) return "none";
+  return model.empty() ? kind : kind + ":" + model;
+}
+
+void EngineConfig::validate() const {
+  constexpr std::int64_t kMany = std::numeric_limits<int>::max();
+  if (model.empty()) fail(ErrorCode::kInvalidArgument, "model is empty: name a model directory");
+  if (device != "cpu" && device != "cpu:reference" && !device.starts_with("cuda")) {
+    fail(ErrorCode::kInvalidArgument, "device is \"", device, "\", expected cpu or cpu:reference");
+  }
+  check_range("max_model_len", max_model_len, 0, 1 << 24);
+  check_range("max_num_seqs", max_num_seqs, 1, 4096);
+  check_range("max_batch_rows", max_batch_rows, 1, 1 << 16);
+  check_range("page_size", page_size, 1, 1024);
+  check_range("kv_cache_bytes", kv_cache_bytes, 0, std::numeric_limits<std::int64_t>::max());
+  check_range("num_threads", num_threads, 0, 1024);
+  if (!std::has_single_bit(static_cast<unsigned>(page_size))) {
+    fail(ErrorCode::kInvalidArgument, "page_size is ", page_size, ", expected a power of two");
+  }
+  if (max_batch_rows < max_num_seqs) {
+    fail(ErrorCode::kInvalidArgument, "max_batch_rows is ", max_batch_rows, ", but max_num_seqs is ", max_num_seqs,
+         ": every running sequence needs a row");
+  }
+  if (!speculation.enabled()) return;
+  check_range("speculation.max_draft_tokens", speculation.max_draft_tokens, 1, kMaxDraftTokens);
+  const DrafterConfig& drafter = speculation.drafter;
+  if (drafter.kind == "ngram") {
+    check_range("speculation.drafter.ngram_min", drafter.ngram_min, 1, kMany);
+    check_range("speculation.drafter.ngram_max", drafter.ngram_max, drafter.ngram_min, kMany);
+  } else if (drafter.kind != "standalone") {
+    fail(ErrorCode::kInvalidArgument, "drafter \"", drafter.kind, "\": expected none, ngram or standalone:DIR");
+  }
+}
+
+std::string EngineConfig::to_json() const {
+  nlohmann::ordered_json json;
+  json["model"] = model;
+  json["device"] = device;
+  json["dtype"] = dtype ? nlohmann::ordered_json(fastspec::to_string(*dtype)) : nlohmann::ordered_json("auto");
+  json["max_model_len"] = max_model_len;
+  json["max_num_seqs"] = max_num_seqs;
+  json["max_batch_rows"] = max_batch_rows;
+  json["page_size"] = page_size;
+  json["kv_cache_bytes"] = kv_cache_bytes;
+  json["num_threads"] = num_threads;
+  json["speculation"] = {{"drafter", speculation.drafter.to_string()},
+                         {"ngram_min", speculation.drafter.ngram_min},
+                         {"ngram_max", speculation.drafter.ngram_max},
+                         {"max_draft_tokens", speculation.max_draft_tokens}};
+  return json.dump();
+}
+
+EngineConfig EngineConfig::from_json(const std::string& text) {
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
+  if (!json.is_object()) fail(ErrorCode::kInvalidArgument, "engine options: expected a JSON object");
+  EngineConfig config;
+  using Setter = std::function<void(const nlohmann::json&, const std::string&)>;
+  const auto integer = [](int& field) -> Setter {
+    return [&](const auto& v, const auto& o) { field = get<int>(v, o); };
+  };
+  const auto string = [](std::string& field) -> Setter {
+    return [&](const auto& v, const auto& o) { field = get<std::string>(v, o); };
+  };
+  DrafterConfig parsed;
+  const std::vector<std::pair<std::string, Setter>> speculation = {
+      {"drafter", [&](const auto& v, const auto& o) { parsed = DrafterConfig::parse(get<std::string>(v, o)); }},
+      {"ngram_min", integer(config.speculation.drafter.ngram_min)},
+      {"ngram_max", integer(config.speculation.drafter.ngram_max)},
+      {"max_draft_tokens", integer(config.speculation.max_draft_tokens)}};
+  const auto apply = [](const nlohmann::json& object, const std::string& prefix, const auto& setters) {
+    for (const auto& [key, value] : object.items()) {
+      const auto found = std::find_if(setters.begin(), setters.end(), [&](const auto& s) { return s.first == key; });
+      if (found == setters.end()) fail(ErrorCode::kInvalidArgument, "unknown engine option ", prefix, key);
+      found->second(value, prefix + key);
+    }
+  };
+  const std::vector<std::pair<std::string, Setter>> options = {
+      {"model", string(config.model)},
+      {"device", string(config.device)},
+      {"dtype",
+       [&](const auto& v, const auto& o) {
+         const auto name = get<std::string>(v, o);
+         if (name != "auto") config.dtype = parse_dtype(name);
+       }},
+      {"max_model_len", integer(config.max_model_len)},
+      {"max_num_seqs", integer(config.max_num_seqs)},
+      {"max_batch_rows", integer(config.max_batch_rows)},
+      {"page_size", integer(config.page_size)},
+      {"kv_cache_bytes", [&](const auto& v, const auto& o) { config.kv_cache_bytes = get<std::int64_t>(v, o); }},
+      {"num_threads", integer(config.num_threads)},
+      {"speculation", [&](const auto& v, const auto& o) {
+         if (!v.is_object()) fail(ErrorCode::kInvalidArgument, "option ", o, ": expected an object");
+         apply(v, "speculation.", speculation);
+       }}};
+  apply(json, "", options);
+  config.speculation.drafter.kind = parsed.kind;
+  config.speculation.drafter.model = parsed.model;
+  return config;
+}
+
+}  // namespace fastspec

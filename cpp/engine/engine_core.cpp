@@ -1,0 +1,342 @@
+// Loading, submission, stepping.
+#include "engine/engine_core.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "backend/intercepted_ops.h"
+#include "base/check.h"
+#include "base/log.h"
+
+namespace fastspec {
+
+namespace {
+
+/// Sums the time spent inside operations, so that the engine's own overhead can be told.
+class OperationClock final : public InterceptedOps {
+ public:
+  OperationClock(std::unique_ptr<Ops> inner, double& seconds) : InterceptedOps(std::move(inner)), seconds_(seconds) {}
+
+ private:
+  void before() override { start_ = Clock::now(); }
+  void after() override { seconds_ += std::chrono::duration<double>(Clock::now() - start_).count(); }
+
+  double& seconds_;
+  Clock::time_point start_;
+};
+
+}  // namespace
+
+EngineParts EngineCore::load(const EngineConfig& config, const LoadProgressCallback& progress) {
+  config.validate();
+  EngineParts parts;
+  parts.model = load_model_config(config.model);
+  parts.dtype = config.dtype.value_or(parts.model.checkpoint_dtype);
+  parts.backend = make_backend(config.device, parts.dtype, config.num_threads);
+  try {
+    parts.tokenizer = Tokenizer::load(config.model);
+  } catch (const Error& error) {
+    // A model without a tokenizer can still be driven by token ids; any other fault is the user's to know.
+    if (error.code() != ErrorCode::kNotFound) throw;
+    log(LogLevel::kInfo, error.what(), ": prompts must be token ids, outputs have no text");
+  }
+  parts.weights = load_weights(config.model, parts.model, parts.dtype, *parts.backend.device, progress);
+  parts.draft_model = load_draft_model(config, parts.dtype, *parts.backend.device, parts.tokenizer.get(), progress);
+  return parts;
+}
+
+EngineCore::EngineCore(const EngineConfig& config, EngineParts parts) : config_(config), parts_(std::move(parts)) {
+  config_.validate();
+  parts_.backend.ops = std::make_unique<OperationClock>(std::move(parts_.backend.ops), operation_seconds_);
+  plan_memory_and_build();
+}
+
+EngineCore::~EngineCore() = default;
+
+void EngineCore::plan_memory_and_build() {
+  const int model_limit = parts_.model.max_position_embeddings;
+  if (config_.max_model_len > model_limit) {
+    fail(ErrorCode::kInvalidArgument, "max_model_len is ", config_.max_model_len, ", the model was made for ",
+         model_limit, " positions");
+  }
+  if (config_.max_model_len == 0) config_.max_model_len = model_limit;
+
+  const bool drafts = config_.speculation.enabled() || parts_.drafter != nullptr;
+  const int max_nodes =
+      parts_.drafter != nullptr ? parts_.drafter->shape().max_nodes : config_.speculation.max_draft_tokens;
+  const int max_draft_rows = drafts ? config_.max_num_seqs * max_nodes : 0;
+  const int max_logit_rows = std::min(config_.max_batch_rows, config_.max_num_seqs + max_draft_rows);
+  target_ = std::make_unique<Transformer>(parts_.model, std::move(parts_.weights), parts_.backend,
+                                          config_.max_batch_rows, max_logit_rows);
+
+  std::size_t kv_bytes_per_token = target_->kv_shape(parts_.dtype).bytes_per_token();
+  if (parts_.draft_model) {
+    const ModelConfig& draft = parts_.draft_model->config;
+    const KvShape shape{draft.num_layers, draft.num_kv_heads, draft.head_dim, parts_.dtype};
+    kv_bytes_per_token += shape.bytes_per_token();
+    if (draft.max_position_embeddings < config_.max_model_len) {
+      log(LogLevel::kWarning, "the draft model was made for ", draft.max_position_embeddings,
+          " positions, sequences may reach ", config_.max_model_len, ": drafts beyond are rarely accepted");
+    }
+  }
+  const MemoryPlan plan = plan_memory({.kv_bytes_per_token = kv_bytes_per_token,
+                                       .page_size = config_.page_size,
+                                       .max_model_len = config_.max_model_len,
+                                       .max_num_seqs = config_.max_num_seqs,
+                                       .num_scratch_slots = max_draft_rows,
+                                       .kv_cache_bytes = static_cast<std::size_t>(config_.kv_cache_bytes),
+                                       .available_bytes = parts_.backend.device->available_bytes()});
+  const int all_pages = plan.num_pages + plan.num_scratch_pages;
+  if (plan.num_pages < (config_.max_model_len + config_.page_size - 1) / config_.page_size) {
+    log(LogLevel::kInfo, "the KV cache holds ", plan.num_pages * config_.page_size,
+        " tokens: max_model_len is lowered from ", config_.max_model_len);
+    config_.max_model_len = plan.num_pages * config_.page_size;
+  }
+  target_kv_ =
+      std::make_unique<KvPool>(*parts_.backend.device, target_->kv_shape(parts_.dtype), all_pages, config_.page_size);
+  kv_ = std::make_unique<PagedKvCache>(plan.num_pages, plan.num_scratch_pages, config_.page_size);
+
+  fill_info(plan, kv_bytes_per_token);
+  if (parts_.drafter == nullptr) {
+    parts_.drafter = make_drafter(config_.speculation, std::move(parts_.draft_model), parts_.backend, parts_.dtype,
+                                  {.max_rows = config_.max_batch_rows,
+                                   .max_sequences = config_.max_num_seqs,
+                                   .vocab_size = parts_.model.vocab_size,
+                                   .num_pages = all_pages,
+                                   .page_size = config_.page_size});
+  }
+  info_.drafter = parts_.drafter == nullptr ? "none" : parts_.drafter->name();
+
+  SchedulerLimits limits{.max_num_seqs = config_.max_num_seqs, .max_batch_rows = config_.max_batch_rows};
+  if (parts_.drafter != nullptr) {
+    limits.max_tree_nodes = parts_.drafter->shape().max_nodes;
+    limits.max_tree_depth = parts_.drafter->shape().max_depth;
+  }
+  scheduler_ = std::make_unique<Scheduler>(limits, *kv_);
+  runner_ = std::make_unique<StepRunner>(parts_.backend, *target_, *target_kv_, *kv_, *scheduler_, parts_.drafter.get(),
+                                         limits);
+}
+
+void EngineCore::fill_info(const MemoryPlan& plan, std::size_t kv_bytes_per_token) {
+  info_.architecture = parts_.model.architecture;
+  info_.device = config_.device;
+  info_.dtype = parts_.dtype;
+  info_.weight_bytes = target_->weights().bytes();
+  info_.num_parameters = static_cast<std::int64_t>(info_.weight_bytes / size_of(parts_.dtype));
+  info_.draft_weight_bytes = parts_.draft_model ? parts_.draft_model->weights.bytes() : 0;
+  info_.kv_bytes_per_token = kv_bytes_per_token;
+  info_.kv_cache_bytes = plan.bytes;
+  info_.num_pages = plan.num_pages;
+  info_.page_size = config_.page_size;
+  info_.max_model_len = config_.max_model_len;
+  info_.vocab_size = parts_.model.vocab_size;
+  info_.eos_token_ids = parts_.model.eos_token_ids;
+}
+
+std::vector<TokenId> EngineCore::prompt_tokens(const Request& request) const {
+  if (!request.prompt_token_ids.empty()) {
+    if (!request.prompt.empty()) {
+      fail(ErrorCode::kInvalidArgument, "a request has both a prompt and prompt_token_ids: give one");
+    }
+    return request.prompt_token_ids;
+  }
+  if (parts_.tokenizer == nullptr) {
+    fail(ErrorCode::kInvalidArgument, "model ", config_.model,
+         " has no tokenizer.json: give prompt_token_ids instead of text");
+  }
+  return parts_.tokenizer->encode(request.prompt, request.add_special_tokens);
+}
+
+std::shared_ptr<RequestState> EngineCore::make_request_state(const Request& request) const {
+  request.sampling.validate();
+  auto state = std::make_shared<RequestState>();
+  state->sampling = request.sampling;
+  state->prompt = prompt_tokens(request);
+  const int prompt_len = static_cast<int>(state->prompt.size());
+  state->max_tokens = std::min(request.sampling.max_tokens, config_.max_model_len - prompt_len);
+  if (!request.sampling.ignore_eos) state->end_tokens = parts_.model.eos_token_ids;
+  state->end_tokens.insert(state->end_tokens.end(), request.sampling.stop_token_ids.begin(),
+                           request.sampling.stop_token_ids.end());
+  std::sort(state->end_tokens.begin(), state->end_tokens.end());
+  for (const auto& [token, bias] : request.sampling.logit_bias) state->logit_bias.push_back({token, bias});
+  if (parts_.drafter != nullptr && request.speculation.enabled) {
+    const int limit = parts_.drafter->shape().max_nodes;
+    state->max_drafted = request.speculation.max_draft_tokens.value_or(limit);
+    if (state->max_drafted < 0 || state->max_drafted > limit) {
+      fail(ErrorCode::kInvalidArgument, "speculation.max_draft_tokens is ", state->max_drafted,
+           ", this engine drafts 0 to ", limit);
+    }
+  } else if (request.speculation.max_draft_tokens.value_or(0) > 0) {
+    fail(ErrorCode::kInvalidArgument, "speculation.max_draft_tokens is ", *request.speculation.max_draft_tokens,
+         ", but speculation is off ",
+         parts_.drafter == nullptr ? "in this engine: it has no drafter" : "in this request");
+  }
+  return state;
+}
+
+void EngineCore::check_request(const RequestState& state, const Request& request) const {
+  const int vocab_size = parts_.model.vocab_size;
+  const auto check_ids = [&](const char* what, const auto& ids, auto id_of) {
+    for (const auto& entry : ids) {
+      const TokenId id = id_of(entry);
+      if (id < 0 || id >= vocab_size) {
+        fail(ErrorCode::kInvalidArgument, what, " holds token ", id, ", the vocabulary has ", vocab_size);
+      }
+    }
+  };
+  const auto itself = [](TokenId id) { return id; };
+  if (state.prompt.empty()) fail(ErrorCode::kInvalidArgument, "the prompt is empty");
+  check_ids("the prompt", state.prompt, itself);
+  check_ids("stop_token_ids", request.sampling.stop_token_ids, itself);
+  check_ids("logit_bias", state.logit_bias, [](const LogitBias& bias) { return bias.token; });
+  if (static_cast<int>(state.prompt.size()) >= config_.max_model_len) {
+    fail(ErrorCode::kInvalidArgument, "the prompt has ", state.prompt.size(), " tokens; with max_model_len ",
+         config_.max_model_len, " it may have ", config_.max_model_len - 1);
+  }
+  if (request.sampling.logprobs.value_or(0) > vocab_size) {
+    fail(ErrorCode::kInvalidArgument, "logprobs is ", *request.sampling.logprobs, ", the vocabulary has ", vocab_size);
+  }
+  if (!request.sampling.stop.empty() && parts_.tokenizer == nullptr) {
+    fail(ErrorCode::kInvalidArgument, "stop strings need a tokenizer.json in ", config_.model);
+  }
+}
+
+RequestId EngineCore::submit(const Request& request) {
+  const std::shared_ptr<RequestState> state = make_request_state(request);
+  check_request(*state, request);
+  const std::lock_guard lock(mutex_);
+  state->id = next_request_++;
+  state->seed =
+      request.sampling.seed ? *request.sampling.seed : (static_cast<std::uint64_t>(entropy_()) << 32 | entropy_());
+  state->submitted = Clock::now();
+  submitted_.push_back(state);
+  ++num_unfinished_;
+  return state->id;
+}
+
+void EngineCore::cancel(RequestId request) {
+  const std::lock_guard lock(mutex_);
+  cancelled_.push_back(request);
+}
+
+void EngineCore::take_inbox() {
+  std::vector<std::shared_ptr<const RequestState>> submitted;
+  std::vector<RequestId> cancelled;
+  {
+    const std::lock_guard lock(mutex_);
+    submitted.swap(submitted_);
+    cancelled.swap(cancelled_);
+    if (std::exchange(reset_requested_, false)) {
+      runner_->stats() = {};
+      operation_seconds_ = 0;
+    }
+  }
+  for (const auto& state : submitted) {
+    unfinished_samples_[state->id] = state->sampling.n;
+    for (int sample = 0; sample < state->sampling.n; ++sample) {
+      scheduler_->add(std::make_unique<Sequence>(next_seq_++, state, sample, parts_.tokenizer));
+    }
+  }
+  for (const RequestId request : cancelled) {
+    for (const SeqId seq : scheduler_->sequences_of(request)) {
+      undelivered_.push_back(*runner_->finish(seq, FinishReason::kCancelled));
+    }
+  }
+}
+
+StepReport EngineCore::step() {
+  if (poisoned_) fail(ErrorCode::kDeviceFailure, "the device failed in an earlier step: make a new engine");
+  take_inbox();
+  StepReport report;
+  try {
+    report = runner_->run();
+  } catch (const Error& error) {
+    poisoned_ = error.code() == ErrorCode::kDeviceFailure;
+    throw;
+  }
+  report.outputs.insert(report.outputs.begin(), std::make_move_iterator(undelivered_.begin()),
+                        std::make_move_iterator(undelivered_.end()));
+  undelivered_.clear();
+  for (const Output& output : report.outputs) {
+    if (!output.finished()) continue;
+    const auto found = unfinished_samples_.find(output.request);
+    if (--found->second == 0) {
+      unfinished_samples_.erase(found);
+      --num_unfinished_;
+    }
+  }
+  publish_stats();
+  return report;
+}
+
+std::vector<Output> EngineCore::generate(const std::vector<Request>& requests, const OutputCallback& callback) {
+  std::unordered_map<RequestId, std::size_t> first_output;  // where a request's samples begin in `outputs`
+  std::vector<Output> outputs;
+  std::vector<RequestId> ids;
+  const auto cancel_all = [&] {
+    for (const RequestId id : ids) cancel(id);
+  };
+  try {
+    for (const Request& request : requests) {
+      ids.push_back(submit(request));
+      first_output[ids.back()] = outputs.size();
+      outputs.resize(outputs.size() + request.sampling.n);
+    }
+    while (has_work()) {
+      for (Output& delta : step().outputs) {
+        const auto found = first_output.find(delta.request);
+        if (found == first_output.end()) continue;  // submitted by someone else before
+        if (callback && !callback(delta)) cancel(delta.request);
+        Output& whole = outputs[found->second + delta.sample];
+        delta.text.insert(0, whole.text);
+        delta.token_ids.insert(delta.token_ids.begin(), whole.token_ids.begin(), whole.token_ids.end());
+        delta.logprobs.insert(delta.logprobs.begin(), std::make_move_iterator(whole.logprobs.begin()),
+                              std::make_move_iterator(whole.logprobs.end()));
+        delta.min_margin = std::min(delta.min_margin, whole.min_margin);
+        whole = std::move(delta);
+      }
+    }
+  } catch (...) {
+    cancel_all();  // nothing of a failed call goes on running
+    throw;
+  }
+  return outputs;
+}
+
+void EngineCore::publish_stats() {
+  EngineStats stats = runner_->stats();
+  stats.operation_seconds = operation_seconds_;
+  stats.pages_total = kv_->num_pages();
+  stats.pages_used = kv_->num_pages() - kv_->num_free_pages();
+  stats.sequences_running = scheduler_->num_running();
+  stats.requests_waiting = scheduler_->num_waiting();
+  const std::lock_guard lock(mutex_);
+  published_ = std::move(stats);
+}
+
+EngineStats EngineCore::stats() const {
+  const std::lock_guard lock(mutex_);
+  return reset_requested_ ? EngineStats{} : published_;
+}
+
+void EngineCore::reset_stats() {
+  const std::lock_guard lock(mutex_);
+  reset_requested_ = true;
+}
+
+void EngineCore::check_invariants() const {
+  kv_->check_invariants();
+  for (const auto& sequence : scheduler_->running_sequences()) {
+    FS_CHECK(sequence->visible_len() <= sequence->len() && sequence->exact_len() <= sequence->len(),
+             "lengths of sequence ", sequence->id());
+    FS_CHECK(kv_->kv_len(sequence->id()) < sequence->len(), "sequence ", sequence->id(), " caches ",
+             kv_->kv_len(sequence->id()), " of ", sequence->len(), " tokens");
+    FS_CHECK(sequence->len() <= config_.max_model_len, "sequence ", sequence->id(), " has ", sequence->len(),
+             " tokens");
+  }
+  FS_CHECK(scheduler_->has_work() || kv_->num_free_pages() == kv_->num_pages(), "pages leaked: ", kv_->num_free_pages(),
+           " of ", kv_->num_pages(), " are free");
+}
+
+}  // namespace fastspec

@@ -1,0 +1,98 @@
+// The engine behind the facade: what was loaded, the queue that any thread may use, and the step that one thread runs.
+#pragma once
+
+#include <fastspec/engine.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <unordered_map>
+#include <vector>
+
+#include "backend/backend.h"
+#include "draft/drafter.h"
+#include "draft/drafter_factory.h"
+#include "engine/scheduler.h"
+#include "engine/step_runner.h"
+#include "memory/kv_pool.h"
+#include "memory/memory_planner.h"
+#include "memory/paged_kv_cache.h"
+#include "model/model_config.h"
+#include "model/transformer.h"
+
+namespace fastspec {
+
+/// What an engine is made of. Engine::create loads it from a directory; tests make it from small models and their own
+/// drafters and operations.
+struct EngineParts {
+  Backend backend;
+  DType dtype = DType::kFloat32;
+  ModelConfig model;
+  Weights weights;
+  std::shared_ptr<const Tokenizer> tokenizer;  // may be null
+  std::optional<DraftModel> draft_model;
+  std::unique_ptr<Drafter> drafter;  // used instead of the configured one when set
+};
+
+class EngineCore {
+ public:
+  static EngineParts load(const EngineConfig& config, const LoadProgressCallback& progress);
+  /// @throws Error(kInvalidArgument, kOutOfMemory).
+  EngineCore(const EngineConfig& config, EngineParts parts);
+  ~EngineCore();
+
+  // As in the facade.
+  RequestId submit(const Request& request);
+  void cancel(RequestId request);
+  bool has_work() const { return num_unfinished_.load() > 0; }
+  StepReport step();
+  std::vector<Output> generate(const std::vector<Request>& requests, const OutputCallback& callback);
+  EngineStats stats() const;
+  void reset_stats();
+  const EngineInfo& info() const { return info_; }
+  const EngineConfig& config() const { return config_; }
+  std::shared_ptr<const Tokenizer> tokenizer() const { return parts_.tokenizer; }
+
+  // For tests of invariants, between steps.
+  StepRunner& runner() { return *runner_; }
+  const Scheduler& scheduler() const { return *scheduler_; }
+  PagedKvCache& kv() { return *kv_; }
+  /// @throws Error(kInternal) when lengths, pages and queues disagree.
+  void check_invariants() const;
+
+ private:
+  void plan_memory_and_build();
+  void fill_info(const MemoryPlan& plan, std::size_t kv_bytes_per_token);
+  std::shared_ptr<RequestState> make_request_state(const Request& request) const;
+  std::vector<TokenId> prompt_tokens(const Request& request) const;
+  void check_request(const RequestState& state, const Request& request) const;
+  void take_inbox();
+  void publish_stats();
+
+  EngineConfig config_;
+  EngineParts parts_;
+  EngineInfo info_;
+  std::unique_ptr<Transformer> target_;
+  std::unique_ptr<KvPool> target_kv_;
+  std::unique_ptr<PagedKvCache> kv_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::unique_ptr<StepRunner> runner_;
+  double operation_seconds_ = 0;
+  SeqId next_seq_ = 0;
+  std::unordered_map<RequestId, int> unfinished_samples_;  // of requests that the scheduler knows
+  std::vector<Output> undelivered_;                        // of cancelled requests, until a step succeeds
+  bool poisoned_ = false;
+
+  mutable std::mutex mutex_;  // guards what follows: the part that other threads touch
+  std::vector<std::shared_ptr<const RequestState>> submitted_;
+  std::vector<RequestId> cancelled_;
+  RequestId next_request_ = 0;
+  std::random_device entropy_;
+  EngineStats published_;
+  bool reset_requested_ = false;
+  std::atomic<int> num_unfinished_ = 0;  // requests
+};
+
+}  // namespace fastspec

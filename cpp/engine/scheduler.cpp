@@ -1,0 +1,189 @@
+// Continuous batching with chunked prompts, shared prompts and preemption by recomputation.
+#include "engine/scheduler.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace fastspec {
+
+StepPlan Scheduler::plan() {
+  StepPlan plan;
+  planned_pages_ = 0;
+  const Rows rows = divide_rows();
+  int prompt_rows = rows.prompt;
+  plan_running(prompt_rows, plan);
+  admit(prompt_rows, plan);
+  plan.max_drafted_rows = rows.drafted + prompt_rows;  // what prompts left over
+  plan_drafts(plan);
+  return plan;
+}
+
+Scheduler::Rows Scheduler::divide_rows() const {
+  int num_decoding = 0;
+  int wanted = 0;
+  bool prompts = !waiting_.empty();
+  for (const auto& sequence : running_) {
+    if (is_decoding(*sequence)) {
+      ++num_decoding;
+      wanted += wanted_drafts(*sequence);
+    } else {
+      prompts = true;
+    }
+  }
+  const int left = limits_.max_batch_rows - num_decoding;
+  const int drafted = prompts ? std::min(wanted, left / 2) : left;
+  return {.prompt = left - drafted, .drafted = drafted};
+}
+
+int Scheduler::wanted_drafts(const Sequence& sequence) const {
+  // A drafted token after the last allowed one would be verified for nothing; the bonus token takes its place.
+  if (sequence.num_remaining() <= 1) return 0;
+  return std::min(limits_.max_tree_nodes, sequence.request().max_drafted);
+}
+
+void Scheduler::plan_rows(const Sequence& sequence, int num_rows, StepPlan& plan) {
+  const int kv_len = kv_.kv_len(sequence.id());
+  planned_pages_ += kv_.missing_pages(sequence.id(), kv_len + num_rows);
+  SequencePlan& planned = plan.sequences.emplace_back();
+  planned.seq = sequence.id();
+  planned.first_position = kv_len;
+  planned.num_known_rows = num_rows;
+  planned.samples = kv_len + num_rows == sequence.len();
+  planned.is_decoding = planned.samples && num_rows == 1 && sequence.num_generated() > 0;
+}
+
+void Scheduler::plan_running(int& prompt_rows, StepPlan& plan) {
+  for (std::size_t index = 0; index < running_.size(); ++index) {
+    const Sequence& sequence = *running_[index];
+    const int kv_len = kv_.kv_len(sequence.id());
+    const int known = sequence.len() - kv_len;
+    int num_rows = known == 1 ? 1 : std::min(known, prompt_rows);
+    if (num_rows == 0) continue;
+    if (!make_room(index, kv_len + num_rows, plan)) {
+      const int room = (static_cast<int>(kv_.pages(sequence.id()).size()) + free_pages()) * kv_.page_size() - kv_len;
+      num_rows = std::min(num_rows, room);
+      FS_CHECK(num_rows > 0 || index > 0, "the oldest sequence cannot grow past ", kv_len, " tokens");
+      if (num_rows <= 0) {
+        // A prompt waits with what it has; a decoding sequence makes room for the older ones.
+        if (known == 1) preempt_last(plan);
+        continue;
+      }
+    }
+    if (known > 1) prompt_rows -= num_rows;
+    plan_rows(sequence, num_rows, plan);
+  }
+}
+
+bool Scheduler::make_room(std::size_t index, int num_tokens, StepPlan& plan) {
+  const SeqId seq = running_[index]->id();
+  while (kv_.missing_pages(seq, num_tokens) > free_pages()) {
+    if (index + 1 == running_.size()) return false;
+    preempt_last(plan);
+  }
+  return true;
+}
+
+void Scheduler::preempt_last(StepPlan& plan) {
+  std::unique_ptr<Sequence> victim = std::move(running_.back());
+  running_.pop_back();
+  kv_.forget(victim->id());
+  ++victim->stats.preemptions;
+  plan.preempted.push_back(victim->id());
+  waiting_.push_front(std::move(victim));
+}
+
+const Sequence* Scheduler::prompt_holder(const Sequence& sequence, bool& blocked) const {
+  const Sequence* holder = nullptr;
+  blocked = false;
+  for (const auto& other : running_) {
+    if (other->request().id != sequence.request().id) continue;
+    if (kv_.kv_len(other->id()) < sequence.prompt_len() - 1) {
+      blocked = true;
+    } else {
+      holder = other.get();
+    }
+  }
+  return holder;
+}
+
+void Scheduler::admit(int& prompt_rows, StepPlan& plan) {
+  if (!plan.preempted.empty()) return;  // pages just ran out
+  for (auto candidate = waiting_.begin(); candidate != waiting_.end();) {
+    if (num_running() >= limits_.max_num_seqs || prompt_rows == 0) return;
+    Sequence& sequence = **candidate;
+    bool blocked = false;
+    const Sequence* holder = prompt_holder(sequence, blocked);
+    if (holder == nullptr && blocked) {
+      ++candidate;  // the prompt is being computed: its pages will be there in a few steps
+      continue;
+    }
+    // The last prompt token is computed again: its logits give the sample's first token.
+    const int shared = holder == nullptr ? 0 : (sequence.prompt_len() - 1) / kv_.page_size();
+    if (kv_.pages_for(sequence.len()) - shared > free_pages()) return;  // first come, first served
+    if (shared > 0) {
+      const int length = kv_.add_shared(holder->id(), sequence.id(), shared * kv_.page_size());
+      plan.shared.push_back({.from = holder->id(), .to = sequence.id(), .length = length});
+    } else {
+      kv_.add(sequence.id());
+    }
+    const int num_rows = std::min(sequence.len() - kv_.kv_len(sequence.id()), prompt_rows);
+    prompt_rows -= num_rows;
+    plan_rows(sequence, num_rows, plan);
+    running_.push_back(std::move(*candidate));
+    candidate = waiting_.erase(candidate);
+  }
+}
+
+void Scheduler::plan_drafts(StepPlan& plan) {
+  if (plan.max_drafted_rows <= 0) return;
+  for (SequencePlan& planned : plan.sequences) {
+    if (!planned.is_decoding) continue;
+    const Sequence& sequence = running(planned.seq);
+    const int nodes = std::min(wanted_drafts(sequence), plan.max_drafted_rows);
+    // Drafts take only pages that nobody else needs.
+    const int cached = planned.first_position + planned.num_known_rows;
+    const int own = std::max(static_cast<int>(kv_.pages(planned.seq).size()), kv_.pages_for(cached));
+    const int room = (own + free_pages()) * kv_.page_size() - cached;
+    const int depth = std::min({limits_.max_tree_depth, nodes, sequence.num_remaining() - 1, room});
+    if (depth <= 0) continue;
+    planned.max_drafted = nodes;
+    planned.max_depth = depth;
+    planned_pages_ += kv_.pages_for(cached + depth) - own;
+  }
+}
+
+Sequence& Scheduler::running(SeqId seq) {
+  const auto found = std::find_if(running_.begin(), running_.end(), [&](const auto& s) { return s->id() == seq; });
+  FS_CHECK(found != running_.end(), "sequence ", seq, " is not running");
+  return **found;
+}
+
+std::vector<SeqId> Scheduler::sequences_of(RequestId request) const {
+  std::vector<SeqId> result;
+  for (const auto& sequence : running_) {
+    if (sequence->request().id == request) result.push_back(sequence->id());
+  }
+  for (const auto& sequence : waiting_) {
+    if (sequence->request().id == request) result.push_back(sequence->id());
+  }
+  return result;
+}
+
+std::unique_ptr<Sequence> Scheduler::remove(SeqId seq) {
+  const auto is_it = [&](const auto& sequence) { return sequence->id() == seq; };
+  kv_.forget(seq);
+  if (const auto found = std::find_if(running_.begin(), running_.end(), is_it); found != running_.end()) {
+    std::unique_ptr<Sequence> sequence = std::move(*found);
+    running_.erase(found);
+    return sequence;
+  }
+  if (const auto found = std::find_if(waiting_.begin(), waiting_.end(), is_it); found != waiting_.end()) {
+    std::unique_ptr<Sequence> sequence = std::move(*found);
+    waiting_.erase(found);
+    return sequence;
+  }
+  return nullptr;
+}
+
+}  // namespace fastspec

@@ -1,0 +1,130 @@
+// Growth, end and output of one sample.
+#include "engine/sequence.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace fastspec {
+
+namespace {
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+}  // namespace
+
+Sequence::Sequence(SeqId id, std::shared_ptr<const RequestState> request, int sample,
+                   std::shared_ptr<const Tokenizer> tokenizer)
+    : id_(id),
+      request_(std::move(request)),
+      sample_(sample),
+      tokens_(request_->prompt),
+      visible_len_(prompt_len()),
+      exact_len_(prompt_len()),
+      text_(std::move(tokenizer), request_->sampling.stop, request_->sampling.skip_special_tokens) {
+  tokens_.reserve(request_->prompt.size() + request_->max_tokens);
+  generated_.reserve(request_->max_tokens);
+  stats.prompt_tokens = prompt_len();
+  if (wants_penalties()) {
+    for (const TokenId token : request_->prompt) history_.add_prompt(token);
+  }
+}
+
+bool Sequence::wants_penalties() const {
+  const SamplingParams& sampling = request_->sampling;
+  return sampling.repetition_penalty != 1.0f || sampling.presence_penalty != 0.0f || sampling.frequency_penalty != 0.0f;
+}
+
+SamplingRule Sequence::rule() const {
+  const SamplingParams& sampling = request_->sampling;
+  SamplingRule rule;
+  rule.temperature = sampling.temperature;
+  rule.top_k = sampling.top_k;
+  rule.top_p = sampling.top_p;
+  rule.min_p = sampling.min_p;
+  rule.repetition_penalty = sampling.repetition_penalty;
+  rule.presence_penalty = sampling.presence_penalty;
+  rule.frequency_penalty = sampling.frequency_penalty;
+  rule.seed = request_->seed;
+  rule.sample_index = static_cast<std::uint32_t>(sample_);
+  rule.counts = history_.counts().data();
+  rule.num_counts = static_cast<int>(history_.counts().size());
+  rule.bias = request_->logit_bias.data();
+  rule.num_bias = static_cast<int>(request_->logit_bias.size());
+  rule.forbidden = request_->end_tokens.data();
+  rule.num_forbidden = static_cast<int>(request_->end_tokens.size());
+  rule.num_generated = num_generated();
+  rule.min_tokens = sampling.min_tokens;
+  return rule;
+}
+
+void Sequence::find_end(Acceptance& acceptance) {
+  if (acceptance.finish == FinishReason::kError) return;
+  const std::vector<TokenId>& end_tokens = request_->end_tokens;
+  std::size_t kept = 0;
+  while (kept < acceptance.tokens.size() && acceptance.finish == FinishReason::kNone) {
+    const TokenId token = acceptance.tokens[kept].token;
+    const int index = num_generated() + static_cast<int>(kept);
+    const bool text_stops = text_.push(index, token);
+    ++kept;
+    if (std::binary_search(end_tokens.begin(), end_tokens.end(), token) ||
+        (text_stops && index + 1 > request_->sampling.min_tokens)) {
+      acceptance.finish = FinishReason::kStop;
+    } else if (index + 1 >= request_->max_tokens) {
+      acceptance.finish = FinishReason::kLength;
+    }
+  }
+  acceptance.tokens.resize(kept);
+  acceptance.num_drafts_accepted = static_cast<int>(std::min(acceptance.path.size(), kept));
+  // The last token is a root to be: its K/V is not kept, whether it was drafted or not.
+  acceptance.path.resize(std::min(acceptance.path.size(), kept - 1));
+}
+
+void Sequence::commit(const Acceptance& acceptance) {
+  for (const CommittedToken& token : acceptance.tokens) {
+    tokens_.push_back(token.token);
+    generated_.push_back(token);
+    if (wants_penalties()) history_.add_output(token.token);
+  }
+  exact_len_ = len();
+}
+
+void Sequence::truncate(int length) {
+  FS_CHECK(length >= prompt_len(), "truncate to ", length, " inside a prompt of ", prompt_len());
+  while (len() > length) {
+    if (wants_penalties()) history_.remove_output(tokens_.back());
+    tokens_.pop_back();
+    generated_.pop_back();
+  }
+  exact_len_ = std::min(exact_len_, length);
+}
+
+Output Sequence::take_output(FinishReason finish) {
+  Output output;
+  output.request = request_->id;
+  output.sample = sample_;
+  output.seed = request_->seed;
+  output.finish_reason = finish;
+  output.error = error;
+  for (int position = visible_len_; position < len(); ++position) {
+    CommittedToken& token = generated_[position - prompt_len()];
+    output.token_ids.push_back(token.token);
+    output.min_margin = std::min(output.min_margin, token.margin);
+    if (request_->sampling.logprobs) output.logprobs.push_back({token.logprob, std::move(token.top)});
+  }
+  if (visible_len_ == prompt_len() && len() > prompt_len()) {
+    stats.seconds_to_first_token = seconds_since(request_->submitted);
+  }
+  visible_len_ = std::max(visible_len_, len());
+  output.text = text_.take(num_generated(), finish != FinishReason::kNone);
+  stats.completion_tokens = num_generated();
+  if (finish != FinishReason::kNone) {
+    stats.seconds = seconds_since(request_->submitted);
+    output.stats = stats;
+  }
+  return output;
+}
+
+}  // namespace fastspec

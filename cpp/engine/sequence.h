@@ -1,0 +1,82 @@
+// One sample of one request: its tokens, lengths and what is known of its output. The K/V lives in PagedKvCache.
+#pragma once
+
+#include <fastspec/request.h>
+
+#include <chrono>
+#include <memory>
+#include <vector>
+
+#include "backend/params.h"
+#include "engine/output_text.h"
+#include "engine/token_history.h"
+#include "step/acceptance.h"
+
+namespace fastspec {
+
+using Clock = std::chrono::steady_clock;
+
+/// What the samples of one request have in common. Fixed at submit.
+struct RequestState {
+  RequestId id = 0;
+  std::vector<TokenId> prompt;
+  SamplingParams sampling;
+  std::uint64_t seed = 0;
+  int max_tokens = 0;               // sampling.max_tokens, cut to the model's length
+  int max_drafted = 0;              // drafted tokens a step; 0 = speculation off
+  std::vector<TokenId> end_tokens;  // EOS (unless ignored) and stop_token_ids
+  std::vector<LogitBias> logit_bias;
+  Clock::time_point submitted;
+};
+
+class Sequence {
+ public:
+  Sequence(SeqId id, std::shared_ptr<const RequestState> request, int sample,
+           std::shared_ptr<const Tokenizer> tokenizer);
+
+  SeqId id() const { return id_; }
+  int sample() const { return sample_; }
+  const RequestState& request() const { return *request_; }
+  const std::vector<TokenId>& tokens() const { return tokens_; }
+  int len() const { return static_cast<int>(tokens_.size()); }
+  int visible_len() const { return visible_len_; }
+  int exact_len() const { return exact_len_; }
+  int prompt_len() const { return static_cast<int>(request_->prompt.size()); }
+  int num_generated() const { return len() - prompt_len(); }
+  /// Tokens that may still be generated.
+  int num_remaining() const { return request_->max_tokens - num_generated(); }
+
+  /// The rule for the token after the root. Points into this sequence.
+  SamplingRule rule() const;
+
+  /// Cuts an accepted run where the output ends: EOS, stop token, stop string, limit. Sets `finish`. Changes nothing
+  /// that a failed step would have to undo.
+  void find_end(Acceptance& acceptance);
+
+  /// Appends the run's tokens. Cannot fail for want of memory: room for them was made at submit.
+  void commit(const Acceptance& acceptance);
+
+  /// Takes back tokens from `length` on (not those of the prompt). They are drawn again by later steps.
+  void truncate(int length);
+
+  /// What is new since the last call: tokens, log-probabilities, text. `finish` ends the output.
+  Output take_output(FinishReason finish);
+
+  OutputStats stats;
+  std::string error;
+
+ private:
+  bool wants_penalties() const;
+
+  SeqId id_;
+  std::shared_ptr<const RequestState> request_;
+  int sample_;
+  std::vector<TokenId> tokens_;            // prompt, then generated
+  std::vector<CommittedToken> generated_;  // what is reported of them; entries already visible keep only the token
+  int visible_len_;
+  int exact_len_;
+  TokenHistory history_;
+  OutputText text_;
+};
+
+}  // namespace fastspec

@@ -1,0 +1,260 @@
+// The step.
+#include "engine/step_runner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "budget/row_budget.h"
+#include "verify/batch.h"
+
+namespace fastspec {
+
+namespace {
+
+/// Adds the time until its end to a counter. Times of failed steps count too: they were spent.
+class Stopwatch {
+ public:
+  explicit Stopwatch(double& seconds) : seconds_(seconds), start_(Clock::now()) {}
+  ~Stopwatch() { seconds_ += std::chrono::duration<double>(Clock::now() - start_).count(); }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+ private:
+  double& seconds_;
+  Clock::time_point start_;
+};
+
+}  // namespace
+
+StepRunner::StepRunner(Backend& backend, Transformer& target, KvPool& target_kv, PagedKvCache& kv, Scheduler& scheduler,
+                       Drafter* drafter, const SchedulerLimits& limits)
+    : backend_(backend),
+      target_(target),
+      target_kv_(target_kv),
+      kv_(kv),
+      scheduler_(scheduler),
+      drafter_(drafter),
+      buffers_(*backend.device, limits.max_batch_rows, limits.max_num_seqs) {}
+
+StepReport StepRunner::run() {
+  Stopwatch watch(stats_.step_seconds);
+  StepPlan plan;
+  {
+    Stopwatch plan_watch(stats_.plan_seconds);
+    plan = scheduler_.plan();
+    stats_.preemptions += static_cast<std::int64_t>(plan.preempted.size());
+    if (drafter_ != nullptr) {
+      for (const SeqId seq : plan.preempted) drafter_->forget(seq);
+      for (const SharedPrefix& shared : plan.shared) drafter_->share(shared.from, shared.to, shared.length);
+    }
+  }
+  if (plan.empty()) return {};
+  return collect(launch(std::move(plan)));
+}
+
+StepRunner::InFlight StepRunner::launch(StepPlan plan) {
+  KvReservation reservation = kv_.reserve(plan);
+  InFlight step{
+      .plan = std::move(plan), .reservation = std::move(reservation), .sequences = {}, .trees = {}, .logits = {}};
+  for (const SequencePlan& planned : step.plan.sequences) {
+    Sequence& sequence = scheduler_.running(planned.seq);
+    step.sequences.push_back(&sequence);
+    step.trees.emplace_back(sequence.tokens()[planned.first_position + planned.num_known_rows - 1]);
+  }
+  draft(step);
+  budget(step);
+  verify(step);
+  return step;
+}
+
+StepReport StepRunner::collect(InFlight step) {
+  const std::vector<Acceptance> acceptances = accept(step);
+  commit(step, acceptances);
+  observe(step, acceptances);
+  count(step, acceptances);
+  return emit(step, acceptances);
+}
+
+void StepRunner::draft(InFlight& step) {
+  Stopwatch watch(stats_.draft_seconds);
+  std::vector<DraftRequest> requests;
+  std::vector<int> planned_index;
+  for (int i = 0; i < static_cast<int>(step.plan.sequences.size()); ++i) {
+    const SequencePlan& planned = step.plan.sequences[i];
+    if (planned.max_drafted == 0) continue;
+    requests.push_back({.seq = planned.seq,
+                        .tokens = step.sequences[i]->tokens(),
+                        .pages = step.reservation.pages(i),
+                        .max_drafted = planned.max_drafted,
+                        .max_depth = planned.max_depth,
+                        .rule = step.sequences[i]->rule()});
+    planned_index.push_back(i);
+  }
+  if (requests.empty()) return;
+  std::vector<TokenTree> trees;
+  for (const DraftRequest& request : requests) trees.emplace_back(request.tokens.back());
+  drafter_->draft(requests, trees);
+  for (std::size_t k = 0; k < requests.size(); ++k) {
+    trees[k].check(requests[k].max_drafted, requests[k].max_depth, target_.config().vocab_size);
+    step.num_drafted += trees[k].num_drafted();
+    step.trees[planned_index[k]] = std::move(trees[k]);
+  }
+}
+
+void StepRunner::budget(InFlight& step) {
+  Stopwatch watch(stats_.budget_seconds);
+  keep_best_rows(step.trees, step.plan.max_drafted_rows);
+}
+
+void StepRunner::verify(InFlight& step) {
+  Stopwatch watch(stats_.verify_seconds);
+  std::vector<std::span<const TokenId>> tokens;
+  for (const Sequence* sequence : step.sequences) tokens.emplace_back(sequence->tokens());
+  build_batch(step.plan, tokens, step.trees, step.reservation, batch_);
+  step.logits = target_.forward(buffers_.upload(batch_), target_kv_);
+}
+
+std::vector<Acceptance> StepRunner::accept(const InFlight& step) {
+  Stopwatch watch(stats_.accept_seconds);
+  std::vector<AcceptRequest> requests;
+  std::vector<std::size_t> planned_index;
+  for (std::size_t i = 0; i < step.sequences.size(); ++i) {
+    if (!step.plan.sequences[i].samples) continue;
+    const SamplingParams& sampling = step.sequences[i]->request().sampling;
+    requests.push_back({.tree = &step.trees[i],
+                        .root_position = step.sequences[i]->len() - 1,
+                        .rule = step.sequences[i]->rule(),
+                        .wants_logprob = sampling.logprobs.has_value(),
+                        .num_top_logprobs = sampling.logprobs.value_or(0)});
+    planned_index.push_back(i);
+  }
+  std::vector<Acceptance> result(step.sequences.size());
+  if (requests.empty()) return result;
+  std::vector<Acceptance> drawn = accept_trees(*backend_.ops, step.logits, requests);
+  for (std::size_t k = 0; k < drawn.size(); ++k) {
+    step.sequences[planned_index[k]]->find_end(drawn[k]);
+    result[planned_index[k]] = std::move(drawn[k]);
+  }
+  return result;
+}
+
+void StepRunner::commit(InFlight& step, const std::vector<Acceptance>& acceptances) {
+  Stopwatch watch(stats_.commit_seconds);
+  std::vector<SlotMove> moves;
+  std::vector<int> kv_lens;
+  std::vector<int> scratch;
+  for (int i = 0; i < static_cast<int>(acceptances.size()); ++i) {
+    const SequencePlan& planned = step.plan.sequences[i];
+    scratch.clear();
+    for (const int node : acceptances[i].path) scratch.push_back(step.trees[i].scratch[node]);
+    const int known_end = planned.first_position + planned.num_known_rows;
+    PagedKvCache::append_moves(step.reservation, i, known_end, scratch, moves);
+    kv_lens.push_back(known_end + static_cast<int>(scratch.size()));
+  }
+  if (!moves.empty()) {
+    const std::vector<KvView>& layers = target_kv_.layers();
+    backend_.ops->copy_slots({.layers = layers.data(),
+                              .num_layers = static_cast<int>(layers.size()),
+                              .moves = moves.data(),
+                              .num_moves = static_cast<int>(moves.size())});
+  }
+  // From here on nothing fails: the copies are in place, lengths are swapped.
+  kv_.commit(step.reservation, kv_lens);
+  for (std::size_t i = 0; i < acceptances.size(); ++i) step.sequences[i]->commit(acceptances[i]);
+}
+
+void StepRunner::observe(const InFlight& step, const std::vector<Acceptance>& acceptances) {
+  if (drafter_ == nullptr) return;
+  Stopwatch watch(stats_.draft_seconds);
+  std::vector<Observation> observations;
+  for (std::size_t i = 0; i < acceptances.size(); ++i) {
+    const SequencePlan& planned = step.plan.sequences[i];
+    observations.push_back({.seq = planned.seq,
+                            .tokens = step.sequences[i]->tokens(),
+                            .pages = kv_.pages(planned.seq),
+                            .first_position = planned.first_position,
+                            .num_known_rows = planned.num_known_rows,
+                            .num_accepted = static_cast<int>(acceptances[i].path.size()),
+                            .kv_len = kv_.kv_len(planned.seq),
+                            .will_draft = step.sequences[i]->request().max_drafted > 0});
+  }
+  try {
+    drafter_->observe(observations);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kDeviceFailure) throw;
+    // The tokens stand; what the drafter knows of these sequences is rebuilt when it drafts next.
+    log(LogLevel::kWarning, "drafter ", drafter_->name(), " lost its state of ", observations.size(),
+        " sequences and rebuilds it: ", error.what());
+    for (const Observation& seen : observations) drafter_->truncate(seen.seq, 0);
+    stats_.draft_failures += static_cast<std::int64_t>(observations.size());
+  }
+}
+
+void StepRunner::count(const InFlight& step, const std::vector<Acceptance>& acceptances) {
+  ++stats_.steps;
+  stats_.rows += batch_.num_rows();
+  stats_.drafted_tokens += step.num_drafted;
+  for (std::size_t i = 0; i < acceptances.size(); ++i) {
+    const SequencePlan& planned = step.plan.sequences[i];
+    OutputStats& stats = step.sequences[i]->stats;
+    const auto committed = static_cast<std::int64_t>(acceptances[i].tokens.size());
+    stats_.generated_tokens += committed;
+    if (!planned.is_decoding) {
+      stats_.prompt_rows += planned.num_known_rows;
+      continue;
+    }
+    const TokenTree& tree = step.trees[i];
+    const std::int64_t num_accepted = acceptances[i].num_drafts_accepted;
+    ++stats.decoding_passes;
+    ++stats_.decoding_passes;
+    stats.decoding_tokens += committed;
+    stats_.decoding_tokens += committed;
+    stats.drafted_tokens += tree.num_drafted();
+    stats_.verified_tokens += tree.num_drafted();
+    stats.accepted_tokens += num_accepted;
+    stats_.accepted_tokens += num_accepted;
+    const std::vector<int> depths = tree.depths();
+    const std::size_t depth = *std::max_element(depths.begin(), depths.end());
+    if (stats_.offered_by_position.size() < depth) {
+      stats_.offered_by_position.resize(depth, 0);
+      stats_.accepted_by_position.resize(depth, 0);
+    }
+    for (std::size_t d = 0; d < depth; ++d) ++stats_.offered_by_position[d];
+    for (std::int64_t d = 0; d < num_accepted; ++d) ++stats_.accepted_by_position[d];
+  }
+}
+
+StepReport StepRunner::emit(const InFlight& step, const std::vector<Acceptance>& acceptances) {
+  Stopwatch watch(stats_.emit_seconds);
+  StepReport report;
+  report.num_sequences = static_cast<int>(step.sequences.size());
+  report.num_rows = batch_.num_rows();
+  for (std::size_t i = 0; i < acceptances.size(); ++i) {
+    Sequence& sequence = *step.sequences[i];
+    const FinishReason reason = acceptances[i].finish;
+    if (reason != FinishReason::kNone) {
+      sequence.error = acceptances[i].error;
+      report.outputs.push_back(*finish(sequence.id(), reason));
+    } else if (sequence.len() > sequence.visible_len()) {
+      report.outputs.push_back(sequence.take_output(FinishReason::kNone));
+    }
+  }
+  return report;
+}
+
+void StepRunner::truncate(SeqId seq, int length) {
+  scheduler_.running(seq).truncate(length);
+  kv_.truncate(seq, length - 1);  // the root's K/V is never cached
+  if (drafter_ != nullptr) drafter_->truncate(seq, length - 1);
+}
+
+std::optional<Output> StepRunner::finish(SeqId seq, FinishReason reason) {
+  const std::unique_ptr<Sequence> sequence = scheduler_.remove(seq);
+  if (sequence == nullptr) return std::nullopt;
+  if (drafter_ != nullptr) drafter_->forget(seq);
+  return sequence->take_output(reason);
+}
+
+}  // namespace fastspec

@@ -1,0 +1,71 @@
+// One step, seven verbs (architecture section 5): plan, draft, budget, select, verify, accept, commit. Owns the order
+// of things and what happens when one of them fails; each verb's work is elsewhere.
+#pragma once
+
+#include <fastspec/engine.h>
+
+#include <optional>
+#include <vector>
+
+#include "backend/backend.h"
+#include "draft/drafter.h"
+#include "engine/scheduler.h"
+#include "memory/kv_pool.h"
+#include "memory/paged_kv_cache.h"
+#include "model/pass.h"
+#include "model/transformer.h"
+#include "verify/acceptance.h"
+
+namespace fastspec {
+
+class StepRunner {
+ public:
+  /// @param drafter may be null: plain decoding.
+  StepRunner(Backend& backend, Transformer& target, KvPool& target_kv, PagedKvCache& kv, Scheduler& scheduler,
+             Drafter* drafter, const SchedulerLimits& limits);
+
+  /// Runs a step; an empty report when there is nothing to do. A throw before commit leaves pages, lengths, output and
+  /// statistics as they were, and the step can be run again.
+  StepReport run();
+
+  /// Drops what depends on tokens from `length` on, in every owner of the sequence's state.
+  void truncate(SeqId seq, int length);
+  /// Ends a sequence in every owner and returns its last output; nullopt for an unknown one.
+  std::optional<Output> finish(SeqId seq, FinishReason reason);
+
+  EngineStats& stats() { return stats_; }
+
+ private:
+  /// A step between launch and collect. Lengths and pages change only in commit.
+  struct InFlight {
+    StepPlan plan;
+    KvReservation reservation;
+    std::vector<Sequence*> sequences;  // [planned]
+    std::vector<TokenTree> trees;      // [planned]
+    Matrix logits;
+    std::int64_t num_drafted = 0;
+  };
+
+  InFlight launch(StepPlan plan);
+  StepReport collect(InFlight step);
+  void draft(InFlight& step);
+  void budget(InFlight& step);
+  void verify(InFlight& step);
+  std::vector<Acceptance> accept(const InFlight& step);
+  void commit(InFlight& step, const std::vector<Acceptance>& acceptances);
+  void observe(const InFlight& step, const std::vector<Acceptance>& acceptances);
+  void count(const InFlight& step, const std::vector<Acceptance>& acceptances);
+  StepReport emit(const InFlight& step, const std::vector<Acceptance>& acceptances);
+
+  Backend& backend_;
+  Transformer& target_;
+  KvPool& target_kv_;
+  PagedKvCache& kv_;
+  Scheduler& scheduler_;
+  Drafter* drafter_;
+  PassBuffers buffers_;
+  RowBatch batch_;
+  EngineStats stats_;
+};
+
+}  // namespace fastspec

@@ -1,0 +1,173 @@
+// Page tables and the reserve / commit transaction.
+#include "memory/paged_kv_cache.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace fastspec {
+
+KvReservation::KvReservation(KvReservation&& other) noexcept
+    : cache_(std::exchange(other.cache_, nullptr)), entries_(std::move(other.entries_)) {
+  other.entries_.clear();
+}
+
+KvReservation::~KvReservation() {
+  for (const Entry& entry : entries_) {
+    for (std::size_t i = entry.num_own; i < entry.pages.size(); ++i) cache_->pool_.release(entry.pages[i]);
+  }
+}
+
+int KvReservation::page_size() const {
+  return cache_->page_size_;
+}
+
+Slot KvReservation::slot(int index, int position) const {
+  const Entry& entry = entries_[index];
+  const int page = position / cache_->page_size_;
+  FS_CHECK(position >= 0 && page < static_cast<int>(entry.pages.size()), "position ", position, " of sequence ",
+           entry.seq, " was not reserved");
+  return Slot{entry.pages[page]} * cache_->page_size_ + position % cache_->page_size_;
+}
+
+Slot KvReservation::scratch_slot(int index, int scratch) const {
+  const Entry& entry = entries_[index];
+  FS_CHECK(scratch >= 0 && scratch < entry.num_scratch, "scratch slot ", scratch, " of sequence ", entry.seq,
+           " was not reserved");
+  return Slot{cache_->num_pages()} * cache_->page_size_ + entry.first_scratch + scratch;
+}
+
+PagedKvCache::PagedKvCache(int num_pages, int num_scratch_pages, int page_size)
+    : pool_(num_pages), num_scratch_pages_(num_scratch_pages), page_size_(page_size) {}
+
+PagedKvCache::Table& PagedKvCache::table(SeqId seq) {
+  const auto found = tables_.find(seq);
+  FS_CHECK(found != tables_.end(), "sequence ", seq, " is not in the KV cache");
+  return found->second;
+}
+
+const PagedKvCache::Table& PagedKvCache::table(SeqId seq) const {
+  return const_cast<PagedKvCache*>(this)->table(seq);
+}
+
+void PagedKvCache::add(SeqId seq) {
+  const bool inserted = tables_.try_emplace(seq).second;
+  FS_CHECK(inserted, "sequence ", seq, " is in the KV cache already");
+}
+
+int PagedKvCache::add_shared(SeqId from, SeqId to, int length) {
+  FS_CHECK(!contains(to), "sequence ", to, " is in the KV cache already");
+  const Table& source = table(from);
+  const int num_shared = std::min(length, source.kv_len) / page_size_;
+  Table target;
+  target.pages.assign(source.pages.begin(), source.pages.begin() + num_shared);
+  target.kv_len = num_shared * page_size_;
+  tables_.emplace(to, std::move(target));
+  for (const PageId page : pages(to)) pool_.retain(page);
+  return num_shared * page_size_;
+}
+
+void PagedKvCache::forget(SeqId seq) noexcept {
+  const auto found = tables_.find(seq);
+  if (found == tables_.end()) return;
+  for (const PageId page : found->second.pages) pool_.release(page);
+  tables_.erase(found);
+}
+
+void PagedKvCache::truncate(SeqId seq, int length) {
+  Table& sequence = table(seq);
+  FS_CHECK(length >= 0, "truncate to ", length);
+  if (length >= sequence.kv_len) return;
+  if (length % page_size_ != 0 && pool_.references(sequence.pages[length / page_size_]) > 1) {
+    length -= length % page_size_;
+  }
+  const std::size_t num_pages = pages_for(length);
+  while (sequence.pages.size() > num_pages) {
+    pool_.release(sequence.pages.back());
+    sequence.pages.pop_back();
+  }
+  sequence.kv_len = length;
+}
+
+int PagedKvCache::kv_len(SeqId seq) const {
+  return table(seq).kv_len;
+}
+
+std::span<const PageId> PagedKvCache::pages(SeqId seq) const {
+  return table(seq).pages;
+}
+
+int PagedKvCache::missing_pages(SeqId seq, int num_tokens) const {
+  return std::max(0, pages_for(num_tokens) - static_cast<int>(table(seq).pages.size()));
+}
+
+KvReservation PagedKvCache::reserve(const StepPlan& plan) {
+  KvReservation reservation(*this);
+  reservation.entries_.reserve(plan.sequences.size());
+  int next_scratch = 0;
+  for (const SequencePlan& planned : plan.sequences) {
+    Table& sequence = table(planned.seq);
+    FS_CHECK(planned.first_position == sequence.kv_len, "plan starts sequence ", planned.seq, " at ",
+             planned.first_position, ", cached are ", sequence.kv_len);
+    const int num_tokens = planned.first_position + planned.num_known_rows + planned.max_depth;
+    const std::size_t num_pages = pages_for(num_tokens);
+    KvReservation::Entry& entry = reservation.entries_.emplace_back();
+    entry.seq = planned.seq;
+    entry.num_own = static_cast<int>(sequence.pages.size());
+    entry.pages.reserve(std::max(num_pages, sequence.pages.size()));
+    entry.pages = sequence.pages;
+    while (entry.pages.size() < num_pages) entry.pages.push_back(pool_.allocate());
+    sequence.pages.reserve(num_pages);  // commit must not allocate
+    entry.first_scratch = next_scratch;
+    entry.num_scratch = planned.max_drafted;
+    next_scratch += planned.max_drafted;
+  }
+  FS_CHECK(next_scratch <= num_scratch_slots(), "plan drafts ", next_scratch, " rows, scratch slots are ",
+           num_scratch_slots());
+  return reservation;
+}
+
+void PagedKvCache::append_moves(const KvReservation& reservation, int index, int first_position,
+                                std::span<const int> scratch, std::vector<SlotMove>& moves) {
+  for (std::size_t i = 0; i < scratch.size(); ++i) {
+    moves.push_back({.source = reservation.scratch_slot(index, scratch[i]),
+                     .destination = reservation.slot(index, first_position + static_cast<int>(i))});
+  }
+}
+
+void PagedKvCache::commit(KvReservation& reservation, std::span<const int> kv_lens) noexcept {
+  for (std::size_t i = 0; i < reservation.entries_.size(); ++i) {
+    KvReservation::Entry& entry = reservation.entries_[i];
+    Table& sequence = tables_.find(entry.seq)->second;
+    const std::size_t num_pages = pages_for(kv_lens[i]);
+    for (std::size_t page = entry.num_own; page < entry.pages.size(); ++page) {
+      if (page < num_pages) {
+        sequence.pages.push_back(entry.pages[page]);  // capacity was reserved
+      } else {
+        pool_.release(entry.pages[page]);
+      }
+    }
+    sequence.kv_len = kv_lens[i];
+  }
+  reservation.entries_.clear();
+}
+
+void PagedKvCache::check_invariants() const {
+  std::vector<int> references(pool_.num_pages(), 0);
+  for (const auto& [seq, sequence] : tables_) {
+    FS_CHECK(static_cast<int>(sequence.pages.size()) == pages_for(sequence.kv_len), "sequence ", seq, " holds ",
+             sequence.pages.size(), " pages for ", sequence.kv_len, " tokens");
+    for (const PageId page : sequence.pages) ++references[page];
+  }
+  int used = 0;
+  for (PageId page = 0; page < pool_.num_pages(); ++page) {
+    FS_CHECK(references[page] == pool_.references(page), "page ", page, " has ", pool_.references(page),
+             " references, sequences hold ", references[page]);
+    used += references[page] > 0 ? 1 : 0;
+  }
+  FS_CHECK(used + pool_.num_free() == pool_.num_pages(), used, " used and ", pool_.num_free(), " free pages of ",
+           pool_.num_pages());
+}
+
+}  // namespace fastspec

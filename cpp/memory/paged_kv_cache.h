@@ -1,0 +1,108 @@
+// Which pages hold which tokens of which sequence. Page tables, reservations, commit, truncation: ids and lengths only,
+// no tensors (kv_pool.h) and no device.
+#pragma once
+
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "base/types.h"
+#include "memory/page_pool.h"
+#include "step/slot_lists.h"
+#include "step/step_plan.h"
+
+namespace fastspec {
+
+class PagedKvCache;
+
+/// Pages and scratch slots lent to one step. What is not committed goes back when it dies, so undoing a step is doing
+/// nothing.
+class KvReservation {
+ public:
+  KvReservation(const KvReservation&) = delete;
+  KvReservation& operator=(const KvReservation&) = delete;
+  KvReservation(KvReservation&& other) noexcept;
+  KvReservation& operator=(KvReservation&&) = delete;
+  ~KvReservation();
+
+  /// The pages of planned sequence `index`: its own, then the borrowed ones.
+  std::span<const PageId> pages(int index) const { return entries_[index].pages; }
+  int page_size() const;
+  /// Final slot of a position of planned sequence `index`; within what was reserved.
+  Slot slot(int index, int position) const;
+  /// Slot that holds the K/V of scratch number `scratch` of planned sequence `index` during this step.
+  Slot scratch_slot(int index, int scratch) const;
+
+ private:
+  friend class PagedKvCache;
+  struct Entry {
+    SeqId seq = 0;
+    std::vector<PageId> pages;  // own pages, then borrowed ones
+    int num_own = 0;
+    int first_scratch = 0;
+    int num_scratch = 0;
+  };
+  explicit KvReservation(PagedKvCache& cache) : cache_(&cache) {}
+
+  PagedKvCache* cache_;
+  std::vector<Entry> entries_;
+};
+
+class PagedKvCache {
+ public:
+  /// @param num_pages pages that sequences may hold; pages num_pages and up are scratch, `num_scratch_pages` of them.
+  PagedKvCache(int num_pages, int num_scratch_pages, int page_size);
+
+  int page_size() const { return page_size_; }
+  int num_pages() const { return pool_.num_pages(); }
+  int num_free_pages() const { return pool_.num_free(); }
+  int num_scratch_slots() const { return num_scratch_pages_ * page_size_; }
+  int pages_for(int num_tokens) const { return (num_tokens + page_size_ - 1) / page_size_; }
+
+  /// Starts a sequence with no cached token.
+  void add(SeqId seq);
+  /// Starts `to` on the first `length` cached tokens of `from`; whole pages only. @returns tokens shared.
+  int add_shared(SeqId from, SeqId to, int length);
+  /// Ends a sequence; its pages are released. Unknown sequences are ignored.
+  void forget(SeqId seq) noexcept;
+  /// Drops cached tokens so that at most `length` are left. A shared page is never written, so a cut inside one drops
+  /// the whole page; kv_len says what is left.
+  void truncate(SeqId seq, int length);
+
+  bool contains(SeqId seq) const { return tables_.contains(seq); }
+  int kv_len(SeqId seq) const;
+  std::span<const PageId> pages(SeqId seq) const;
+  /// Pages that `seq` lacks to cache `num_tokens` tokens.
+  int missing_pages(SeqId seq, int num_tokens) const;
+
+  /// Borrows what the plan needs: pages for every known row and for max_depth tokens more, max_drafted scratch slots.
+  /// @throws Error(kInternal) when the plan asks for more than there is (the scheduler counts beforehand).
+  KvReservation reserve(const StepPlan& plan);
+
+  /// Moves that make drafted rows permanent: `scratch` numbers of the accepted rows of planned sequence `index`, in
+  /// order; the first goes to the position after the root.
+  static void append_moves(const KvReservation& reservation, int index, int first_position,
+                           std::span<const int> scratch, std::vector<SlotMove>& moves);
+
+  /// Makes planned sequence i hold kv_lens[i] cached tokens; pages beyond go back. Cannot fail.
+  void commit(KvReservation& reservation, std::span<const int> kv_lens) noexcept;
+
+  /// @throws Error(kInternal) when page tables, lengths and reference counts disagree. For tests.
+  void check_invariants() const;
+
+ private:
+  friend class KvReservation;
+  struct Table {
+    std::vector<PageId> pages;
+    int kv_len = 0;
+  };
+  Table& table(SeqId seq);
+  const Table& table(SeqId seq) const;
+
+  PagePool pool_;
+  int num_scratch_pages_;
+  int page_size_;
+  std::unordered_map<SeqId, Table> tables_;
+};
+
+}  // namespace fastspec

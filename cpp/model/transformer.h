@@ -1,0 +1,42 @@
+// A decoder-only transformer: one data-driven layer loop for every family that ModelConfig describes. Computes a pass;
+// owns weights and activations, no K/V and no sequence.
+#pragma once
+
+#include <vector>
+
+#include "backend/backend.h"
+#include "memory/kv_pool.h"
+#include "model/model_config.h"
+#include "model/pass.h"
+#include "model/weights.h"
+
+namespace fastspec {
+
+class Transformer {
+ public:
+  /// Activations for passes of up to `max_rows` rows with logits of up to `max_logit_rows` are allocated here, once.
+  Transformer(const ModelConfig& config, Weights weights, Backend& backend, int max_rows, int max_logit_rows);
+
+  /// Computes the pass: K and V of every row go to the row's slot of `kv`, the result is the logits of the rows that
+  /// `pass.logit_rows` names, float32 [num_logit_rows, vocab_size], valid until the next pass.
+  Matrix forward(const Pass& pass, const KvPool& kv);
+
+  const ModelConfig& config() const { return config_; }
+  const Weights& weights() const { return weights_; }
+  KvShape kv_shape(DType dtype) const { return {config_.num_layers, config_.num_kv_heads, config_.head_dim, dtype}; }
+
+ private:
+  void attention_block(int layer, const Pass& pass, const KvView& kv);
+  void mlp_block(int layer, int num_rows);
+  Matrix rows(const Buffer& buffer, int num_rows, int cols) const;
+
+  ModelConfig config_;
+  Weights weights_;
+  Backend& backend_;
+  int max_rows_;
+  int max_logit_rows_;
+  Buffer inverse_frequencies_;
+  Buffer hidden_, normed_, qkv_, query_, attended_, gate_up_, activated_, logits_;
+};
+
+}  // namespace fastspec
