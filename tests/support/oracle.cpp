@@ -65,7 +65,8 @@ void rotate(const Matrix& qkv, int row, int first, const Vector& norm, const Rop
   }
   for (int d = 0; d < head_dim; ++d) {
     const int pair = d % (head_dim / 2);
-    // The angle is a float32 product, as in the models' own code; at large positions its rounding is part of the result.
+    // The angle is a float32 product, as in the models' own code; at large positions its rounding is part of the
+    // result.
     const double angle = static_cast<float>(params.positions[row]) * params.inverse_frequencies[pair];
     const double cosine = std::cos(angle) * params.attention_factor;
     const double sine = std::sin(angle) * params.attention_factor;

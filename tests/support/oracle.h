@@ -1,5 +1,5 @@
-// Double-precision oracles of the backend operations, written from the comments of backend/params.h alone. They share no
-// code with the backends: own addressing, own conversions, one obvious loop each. Slow on purpose.
+// Double-precision oracles of the backend operations, written from the comments of backend/params.h alone. They share
+// no code with the backends: own addressing, own conversions, one obvious loop each. Slow on purpose.
 #pragma once
 
 #include <vector>

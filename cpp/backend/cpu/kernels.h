@@ -14,12 +14,12 @@ struct LogitSummary {
   float top = 0;         // largest value
   TokenId token = 0;     // its lowest index
   float second = 0;      // largest value at any other index; -inf for one entry
-  float sum = 0;         // sum of exp(x - top); 0 where top is infinite
+  float sum = 0;         // sum of exp(x - top) where asked for; 0 where top is infinite
   bool has_nan = false;  // the other fields mean nothing then
 };
 
 struct VocabKernels {
-  LogitSummary (*summarize)(const float* logits, int size);
+  LogitSummary (*summarize)(const float* logits, int size, bool with_sum);
   /// Indices with logits[i] > threshold (>= where `inclusive`), ascending, plus `base`; returns how many.
   int (*gather_above)(const float* logits, int size, float threshold, bool inclusive, TokenId base, TokenId* indices);
   /// Sum of exp((x - top) * scale).

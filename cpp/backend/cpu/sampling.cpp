@@ -64,6 +64,7 @@ void Sampler::accept_tree(const AcceptParams& params, int index, Worker& worker)
     draw.rule = &tree.rule;
     draw.position = static_cast<std::uint32_t>(tree.root_position + 1 + depth);
     draw.path = worker.path;
+    draw.wants_logprob = tree.wants_logprob || tree.num_top_logprobs > 0;
     result.sampled[depth] = worker.sampler.draw(draw);
     if (tree.num_top_logprobs > 0) {
       worker.sampler.top_logprobs(tree.num_top_logprobs,

@@ -51,7 +51,7 @@ class NoiseReader {
 }  // namespace
 
 SampledToken RowSampler::draw(const RowDraw& draw) {
-  begin(draw);
+  begin(draw, false);
   SampledToken result;
   float top = adjusted_.top;
   float second = adjusted_.second;
@@ -64,12 +64,12 @@ SampledToken RowSampler::draw(const RowDraw& draw) {
     second = best_.size() > 1 ? best_[1].score : -kInfinity;
   }
   result.margin = second == top ? 0.0f : top - second;  // equal infinities have no difference
-  result.logprob = logprob(result.token);
+  if (draw.wants_logprob) result.logprob = logprob(result.token);
   return result;
 }
 
 std::span<const ScoredToken> RowSampler::best(const RowDraw& draw, int count) {
-  begin(draw);
+  begin(draw, true);
   if (greedy_) {
     select_top(logits_, count, false);
   } else {
@@ -79,15 +79,15 @@ std::span<const ScoredToken> RowSampler::best(const RowDraw& draw, int count) {
   return best_;
 }
 
-void RowSampler::begin(const RowDraw& draw) {
+void RowSampler::begin(const RowDraw& draw, bool with_scores_sum) {
   draw_ = draw;
   filtered_ = false;
   score_sum_ = 0;
-  raw_ = kernels_->summarize(draw.logits, draw.vocab_size);
+  raw_ = kernels_->summarize(draw.logits, draw.vocab_size, draw.wants_logprob || with_scores_sum);
   if (raw_.has_nan) fail(ErrorCode::kInternal, "sampling: NaN among the logits of row ", draw.row);
   logits_ = draw.logits;
   adjusted_ = raw_;
-  adjust();
+  adjust(with_scores_sum);
   if (adjusted_.has_nan) fail(ErrorCode::kInternal, "sampling: NaN after penalties and bias in row ", draw.row);
   if (adjusted_.top == -kInfinity) {
     fail(ErrorCode::kInvalidArgument, "sampling: no token is left to draw in row ", draw.row, ": all ", draw.vocab_size,
@@ -96,7 +96,7 @@ void RowSampler::begin(const RowDraw& draw) {
   greedy_ = draw.rule->temperature == 0 || adjusted_.top == kInfinity;
 }
 
-void RowSampler::adjust() {
+void RowSampler::adjust(bool with_sum) {
   const SamplingRule& rule = *draw_.rule;
   const auto generated = rule.num_generated + static_cast<std::int64_t>(draw_.path.size());
   const bool forbids = rule.num_forbidden > 0 && generated < rule.min_tokens;
@@ -119,7 +119,7 @@ void RowSampler::adjust() {
     adjusted_logits_[check_token(rule.forbidden[i], "forbidden")] = -kInfinity;
   }
   logits_ = adjusted_logits_.data();
-  adjusted_ = kernels_->summarize(logits_, draw_.vocab_size);
+  adjusted_ = kernels_->summarize(logits_, draw_.vocab_size, with_sum);
 }
 
 void RowSampler::apply_penalties() {

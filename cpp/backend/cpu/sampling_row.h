@@ -20,6 +20,7 @@ struct RowDraw {
   const SamplingRule* rule = nullptr;
   std::uint32_t position = 0;     // of the token to be drawn
   std::span<const TokenId> path;  // tokens after the committed ones, before this one
+  bool wants_logprob = false;     // of what draw() returns; needed for top_logprobs()
 };
 
 class RowSampler {
@@ -38,12 +39,13 @@ class RowSampler {
   /// After best(): softmax of the scores over the filtered set, at `scored`.
   float confidence(const ScoredToken& scored);
 
-  /// After draw() or best(): the `count` most probable tokens under the raw logits, ties to the lowest id.
+  /// After a draw() that wants log-probabilities: the `count` most probable tokens under the raw logits, ties to the
+  /// lowest id.
   void top_logprobs(int count, TopLogprob* result);
 
  private:
-  void begin(const RowDraw& draw);
-  void adjust();
+  void begin(const RowDraw& draw, bool with_scores_sum);
+  void adjust(bool with_sum);
   void apply_penalties();
   void filter();
   void filter_top_k();

@@ -62,7 +62,7 @@ struct VocabLoops {
     return summary;
   }
 
-  static LogitSummary summarize(const float* logits, int size) {
+  static LogitSummary summarize(const float* logits, int size, bool with_sum) {
     Best best{V::set(-kInfinity), V::set(-kInfinity), V::zero(), 0};
     float shift = -kInfinity;  // the running maximum that `sum` is relative to
     float sum = 0;
@@ -71,6 +71,7 @@ struct VocabLoops {
       for (int i = first; i < end; i += V::kWidth) {
         best.add(load_any(logits + i, end - i, -kInfinity), static_cast<float>(i / V::kWidth));
       }
+      if (!with_sum) continue;
       const float top = V::top(best.top);
       if (!(top > -kInfinity && top < kInfinity)) continue;
       if (shift != top) {

@@ -37,7 +37,8 @@ AttentionCase::AttentionCase(const AttentionShape& shape, std::uint64_t seed) : 
   kv.value_offset = page_size * kv.slot_stride + 16;
   kv.head_stride = 2 * kv.value_offset + 8;
   kv.page_stride = shape.num_kv_heads * kv.head_stride + 24;
-  pool.assign(static_cast<std::size_t>(num_pages * kv.page_stride) * size_of(shape.kv_dtype), 0xff);  // NaN in all types
+  pool.assign(static_cast<std::size_t>(num_pages * kv.page_stride) * size_of(shape.kv_dtype),
+              0xff);  // NaN in all types
   kv.base = pool.data();
 
   std::vector<Slot> free_pages;

@@ -1,5 +1,5 @@
-// Random attention problems that own their memory: ragged sequences, permuted pages, slot lists, trees, poisoned everything
-// that must not be read. Test support for the backend tests.
+// Random attention problems that own their memory: ragged sequences, permuted pages, slot lists, trees, poisoned
+// everything that must not be read. Test support for the backend tests.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ namespace fastspec::test {
 
 struct SequenceShape {
   int rows = 1;
-  int cached = 0;      // keys of the list
-  bool pages = true;   // false: a slot list
+  int cached = 0;     // keys of the list
+  bool pages = true;  // false: a slot list
   NewMask mask = NewMask::kCausal;
   int sparse_gap = 0;  // slot lists: how many positions lie between the list and the first row
 };

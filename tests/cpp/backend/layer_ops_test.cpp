@@ -261,7 +261,8 @@ TEST_P(LayerOpsTest, CopySlotsOfAllLayers) {
         for (int part = 0; part < 2 * kHeads; ++part) {
           const auto address = [&](Slot slot) {
             return static_cast<std::size_t>(layer * kPages * page_stride + slot / kPageSize * page_stride +
-                                            part * kPageSize * kDim + slot % kPageSize * kDim) * size_of(dtype);
+                                            part * kPageSize * kDim + slot % kPageSize * kDim) *
+                   size_of(dtype);
           };
           std::copy_n(pool.begin() + static_cast<std::ptrdiff_t>(address(move.source)), bytes,
                       expected.begin() + static_cast<std::ptrdiff_t>(address(move.destination)));

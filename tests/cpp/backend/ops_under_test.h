@@ -53,7 +53,7 @@ class OpsTest : public ::testing::TestWithParam<std::string> {
   std::unique_ptr<Ops> ops(int num_threads = 2) const { return make_ops(GetParam(), num_threads); }
 };
 
-#define FASTSPEC_FOR_ALL_OPS(suite)                                                    \
+#define FASTSPEC_FOR_ALL_OPS(suite)                                                   \
   INSTANTIATE_TEST_SUITE_P(, suite, ::testing::ValuesIn(::fastspec::test::all_ops()), \
                            [](const auto& instance) { return instance.param; })
 

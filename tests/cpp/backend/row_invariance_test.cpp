@@ -1,5 +1,5 @@
-// The promise of the reference backend: a row's result is bitwise independent of the other rows, of chunking, and of where the
-// cached prefix ends and the new rows begin; a tree's row equals the same path as a chain.
+// The promise of the reference backend: a row's result is bitwise independent of the other rows, of chunking, and of
+// where the cached prefix ends and the new rows begin; a tree's row equals the same path as a chain.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -32,7 +32,7 @@ class Pass {
   Pass(DType dtype, std::mt19937_64& random) : dtype_(dtype), random_(random), pages_(kPages) {
     std::iota(pages_.begin(), pages_.end(), Slot{0});
     std::shuffle(pages_.begin(), pages_.end(), random_);
-    kv_ = {nullptr, dtype, kPageShift, kKvHeads, kDim, kKvHeads * 2 * kPageSize * kDim, 2 * kPageSize * kDim,
+    kv_ = {nullptr,          dtype, kPageShift, kKvHeads, kDim, kKvHeads * 2 * kPageSize * kDim, 2 * kPageSize * kDim,
            kPageSize * kDim, kDim};
     pool_.assign(static_cast<std::size_t>(kPages * kv_.page_stride) * size_of(dtype), 0xff);
     kv_.base = pool_.data();
@@ -211,10 +211,13 @@ TEST(RowInvarianceTest, LayersIgnoreOtherRows) {
     std::vector<float> linear(kRows * kOut), normed(kRows * kIn), gated(kRows * kIn / 2);
     const auto run = [&](int first, int rows) {
       const Matrix in{input.data() + first * kIn, DType::kFloat32, rows, kIn, kIn};
-      ops.linear({in, {weight.data(), DType::kFloat32, kOut, kIn}, {}, false,
+      ops.linear({in,
+                  {weight.data(), DType::kFloat32, kOut, kIn},
+                  {},
+                  false,
                   {linear.data() + first * kOut, DType::kFloat32, rows, kOut, kOut}});
-      ops.rms_norm({in, {norm.data(), kIn}, 1e-5f, nullptr,
-                    {normed.data() + first * kIn, DType::kFloat32, rows, kIn, kIn}});
+      ops.rms_norm(
+          {in, {norm.data(), kIn}, 1e-5f, nullptr, {normed.data() + first * kIn, DType::kFloat32, rows, kIn, kIn}});
       ops.silu_mul({in, {gated.data() + first * kIn / 2, DType::kFloat32, rows, kIn / 2, kIn / 2}});
     };
     run(0, kRows);
