@@ -9,7 +9,7 @@ endif()
 set(Python_FIND_VIRTUALENV FIRST)
 find_package(Python 3.10 COMPONENTS Interpreter QUIET)
 if(NOT Python_Interpreter_FOUND)
-  message(FATAL_ERROR "Python >= 3.10 not found: apt-get install python3, or set Python_EXECUTABLE")
+  message(FATAL_ERROR " fastspec: Python >= 3.10 not found: apt-get install python3, or set Python_EXECUTABLE")
 endif()
 
 # Prints "<version>;<directory>" of the torch that `python ARGN` would import, without importing it.
@@ -29,12 +29,12 @@ if(NOT torch)
   set(torch_is_installed OFF)
 endif()
 if(NOT torch)
-  message(FATAL_ERROR "torch not found for ${Python_EXECUTABLE}: ${Python_EXECUTABLE} -m pip install torch")
+  message(FATAL_ERROR " fastspec: torch not found for ${Python_EXECUTABLE}: ${Python_EXECUTABLE} -m pip install torch")
 endif()
 list(GET torch 0 torch_version)
 list(GET torch 1 torch_dir)
 if(torch_version VERSION_LESS 2.7)
-  message(FATAL_ERROR "torch ${torch_version} in ${torch_dir} is too old: fastspec needs torch >= 2.7")
+  message(FATAL_ERROR " fastspec: torch ${torch_version} in ${torch_dir} is too old: fastspec needs torch >= 2.7")
 endif()
 message(STATUS "torch ${torch_version} in ${torch_dir}")
 
@@ -66,8 +66,8 @@ if(FASTSPEC_BUILD_PYTHON)
   endif()
   find_package(Python 3.10 COMPONENTS Interpreter Development.Module QUIET)
   if(NOT Python_Development.Module_FOUND)
-    message(FATAL_ERROR "Python.h of ${Python_EXECUTABLE} (${Python_VERSION}) not found: apt-get install python3-dev "
-      "(without root: bash tools/bootstrap.sh)")
+    message(FATAL_ERROR " fastspec: Python.h of ${Python_EXECUTABLE} (${Python_VERSION}) not found: "
+      "apt-get install python3-dev (without root: bash tools/bootstrap.sh)")
   endif()
   if(NOT pybind11_DIR)
     execute_process(COMMAND "${Python_EXECUTABLE}" -m pybind11 --cmakedir
@@ -79,7 +79,7 @@ if(FASTSPEC_BUILD_PYTHON)
   set(PYBIND11_FINDPYTHON ON)
   find_package(pybind11 2.12 CONFIG QUIET GLOBAL)
   if(NOT pybind11_FOUND)
-    message(FATAL_ERROR "pybind11 (>= 2.12) not found: ${Python_EXECUTABLE} -m pip install pybind11")
+    message(FATAL_ERROR " fastspec: pybind11 (>= 2.12) not found: ${Python_EXECUTABLE} -m pip install pybind11")
   endif()
   # Where a wheel puts packages, seen from where it puts programs: in an environment, and for "pip install --user".
   execute_process(
