@@ -1,4 +1,4 @@
-"""GGUF files: dequantised once into a Hugging Face directory. Needs the extra [gguf]: transformers, gguf, accelerate."""
+"""GGUF files: dequantised once into a Hugging Face directory. Needs transformers, gguf and accelerate: extra [gguf]."""
 
 from __future__ import annotations
 

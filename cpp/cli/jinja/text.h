@@ -1,0 +1,24 @@
+// Strings the way Python sees them: by characters, with Unicode white space. UTF-8 in and out.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace fastspec::cli::jinja {
+
+/// Without the white space (as str.isspace() has it) at one or both ends.
+std::string strip(std::string_view text, bool left, bool right);
+/// The same, for a set of characters.
+std::string strip(std::string_view text, bool left, bool right, std::string_view characters);
+/// The characters of a text; a byte that is no UTF-8 is one.
+std::vector<std::string> characters(std::string_view text);
+/// The value of a string literal's inside; nullopt for an escape that is not known.
+std::optional<std::string> unescape(std::string_view text);
+/// All occurrences replaced.
+std::string replace_all(std::string_view text, std::string_view from, std::string_view to);
+/// Pieces between occurrences of a separator, which must not be empty.
+std::vector<std::string> split(std::string_view text, std::string_view separator);
+
+}  // namespace fastspec::cli::jinja

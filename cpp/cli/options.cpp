@@ -1,0 +1,153 @@
+// Declares the shared options and turns them into EngineConfig and SamplingParams.
+#include "cli/options.h"
+
+#include <unistd.h>
+
+#include <charconv>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+
+#include "cli/command.h"
+
+namespace fastspec::cli {
+
+void EngineOptions::add_to(CLI::App& app) {
+  const std::string group = "Engine";
+  app.add_option("--model", config_.model, "Hugging Face directory")->required()->group(group);
+  app.add_option("--drafter", drafter_, "none, ngram or standalone:DIR; changes the speed, never the tokens")
+      ->group(group);
+  max_draft_tokens_ =
+      app.add_option("--max-draft-tokens", draft_tokens_, "Tokens drafted for one sequence and step")->group(group);
+  ngram_min_ =
+      app.add_option("--ngram-min", shortest_match_, "Shortest match that the ngram drafter looks up")->group(group);
+  ngram_max_ = app.add_option("--ngram-max", longest_match_, "Longest match")->group(group);
+  app.add_option("--dtype", dtype_, "float32, bfloat16, float16, or auto: the checkpoint's")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--device", config_.device, "cpu, or cpu:reference: slow, results independent of the batch")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--max-model-len", config_.max_model_len, "Tokens of one sequence; 0: the model's limit")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--max-num-seqs", config_.max_num_seqs, "Sequences in one pass")->capture_default_str()->group(group);
+  app.add_option("--max-batch-rows", config_.max_batch_rows, "Rows in one pass: prompt chunks and drafted tokens")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--page-size", config_.page_size, "KV slots a page, a power of two")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--kv-cache-bytes", config_.kv_cache_bytes, "Bytes of the KV cache; 0: what --max-num-seqs need")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--threads", config_.num_threads, "CPU threads; 0: all cores")->capture_default_str()->group(group);
+}
+
+EngineConfig EngineOptions::config() const {
+  EngineConfig config = config_;
+  if (!std::filesystem::is_directory(config.model)) {
+    throw Error(ErrorCode::kNotFound, "--model " + config.model +
+                                          ": no such directory (of a hub name or a .gguf file, `python -m fastspec "
+                                          "fetch " +
+                                          config.model + "` prints the directory)");
+  }
+  if (dtype_ != "auto") config.dtype = parse_dtype(dtype_);
+  DrafterConfig& drafter = config.speculation.drafter;
+  drafter = DrafterConfig::parse(drafter_);
+  if (max_draft_tokens_->count() > 0) {
+    if (!has_drafter()) {
+      throw Error(ErrorCode::kInvalidArgument, "--max-draft-tokens has no effect without --drafter");
+    }
+    config.speculation.max_draft_tokens = draft_tokens_;
+  }
+  if (ngram_min_->count() + ngram_max_->count() > 0 && drafter.kind != "ngram") {
+    throw Error(ErrorCode::kInvalidArgument, "--ngram-min and --ngram-max have no effect without --drafter ngram");
+  }
+  if (ngram_min_->count() > 0) drafter.ngram_min = shortest_match_;
+  if (ngram_max_->count() > 0) drafter.ngram_max = longest_match_;
+  return config;
+}
+
+std::unique_ptr<Engine> EngineOptions::load() const {
+  const bool terminal = isatty(STDERR_FILENO) != 0;
+  bool shown = false;
+  auto engine = Engine::create(config(), [&](std::size_t done, std::size_t total) {
+    if (interrupted()) throw Interrupted();
+    if (!terminal || total == 0) return;
+    shown = true;
+    std::fprintf(stderr, "\rloading %3.0f %%", 100.0 * static_cast<double>(done) / static_cast<double>(total));
+  });
+  if (shown) std::fprintf(stderr, "\r             \r");
+  return engine;
+}
+
+void SamplingOptions::add_to(CLI::App& app) {
+  const std::string group = "Sampling";
+  const auto add = [&](const char* name, auto& value, const char* text) {
+    return app.add_option(name, value, text)->group(group);
+  };
+  add("--max-tokens", params_.max_tokens, "Tokens to generate at most")->capture_default_str();
+  add("--min-tokens", params_.min_tokens, "No end of sequence before")->capture_default_str();
+  add("--temperature", params_.temperature, "0: greedy")->capture_default_str();
+  add("--top-k", params_.top_k, "Keep the k most likely tokens; 0: all")->capture_default_str();
+  add("--top-p", params_.top_p, "Keep the most likely tokens of this total probability")->capture_default_str();
+  add("--min-p", params_.min_p, "Keep tokens at least this likely, relative to the most likely")->capture_default_str();
+  seed_option_ = add("--seed", seed_, "Of the sampling noise; drawn and printed by --json when absent");
+  add("--n", params_.n, "Samples of the prompt")->capture_default_str();
+  add("--stop", params_.stop, "End before this text; may be given several times")->allow_extra_args(false);
+  add("--stop-token-ids", params_.stop_token_ids, "End at these tokens")->delimiter(',');
+  app.add_flag("--ignore-eos", params_.ignore_eos, "Go on after the end of sequence")->group(group);
+  logprobs_option_ =
+      add("--logprobs", logprobs_, "Log-probabilities in --json: 0 of the chosen tokens, N also of the N most likely");
+  add("--repetition-penalty", params_.repetition_penalty, "> 1 discourages tokens of prompt and output")
+      ->capture_default_str();
+  add("--presence-penalty", params_.presence_penalty, "Subtracted from the logits of tokens in the output")
+      ->capture_default_str();
+  add("--frequency-penalty", params_.frequency_penalty, "The same, times their count")->capture_default_str();
+  add("--logit-bias", logit_bias_, "TOKEN=VALUE, added to a logit; may be given several times")
+      ->allow_extra_args(false);
+}
+
+SamplingParams SamplingOptions::params() const {
+  SamplingParams params = params_;
+  if (seed_option_->count() > 0) params.seed = seed_;
+  if (logprobs_option_->count() > 0) params.logprobs = logprobs_;
+  for (const std::string& entry : logit_bias_) {
+    const char* const end = entry.data() + entry.size();
+    TokenId token = 0;
+    float bias = 0;
+    const auto [equals, error] = std::from_chars(entry.data(), end, token);
+    const bool has_value = error == std::errc() && equals != end && *equals == '=';
+    const auto parsed = std::from_chars(has_value ? equals + 1 : end, end, bias);
+    if (!has_value || parsed.ec != std::errc() || parsed.ptr != end) {
+      throw Error(ErrorCode::kInvalidArgument, "--logit-bias " + entry + ": expected TOKEN=VALUE");
+    }
+    params.logit_bias.emplace_back(token, bias);
+  }
+  params.validate();
+  return params;
+}
+
+std::string read_text(const std::string& file) {
+  if (file == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
+  std::ifstream stream(file, std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(stream), {}};
+  if (!stream || std::filesystem::is_directory(file)) {
+    throw Error(ErrorCode::kNotFound, file + ": cannot be read");
+  }
+  return text;
+}
+
+std::string format_bytes(double bytes) {
+  const char* const units[] = {"B", "kB", "MB", "GB", "TB"};
+  std::size_t unit = 0;
+  for (; bytes >= 1000 && unit + 1 < std::size(units); ++unit) bytes /= 1000;
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.3g %s", bytes, units[unit]);
+  return text;
+}
+
+}  // namespace fastspec::cli

@@ -1,0 +1,64 @@
+// Writes the fields one by one; computes nothing.
+#include "cli/output_json.h"
+
+namespace fastspec::cli {
+
+using Json = nlohmann::ordered_json;
+
+Json to_json(const OutputStats& stats) {
+  return {{"prompt_tokens", stats.prompt_tokens},
+          {"completion_tokens", stats.completion_tokens},
+          {"acceptance_length", stats.acceptance_length()},
+          {"decoding_passes", stats.decoding_passes},
+          {"decoding_tokens", stats.decoding_tokens},
+          {"drafted_tokens", stats.drafted_tokens},
+          {"accepted_tokens", stats.accepted_tokens},
+          {"preemptions", stats.preemptions},
+          {"seconds_to_first_token", stats.seconds_to_first_token},
+          {"seconds", stats.seconds}};
+}
+
+Json to_json(const Output& output) {
+  Json result = {{"text", output.text},
+                 {"token_ids", output.token_ids},
+                 {"finish_reason", to_string(output.finish_reason)},
+                 {"seed", output.seed},
+                 {"guarantee", to_string(output.guarantee)},
+                 {"min_margin", output.min_margin},
+                 {"stats", to_json(output.stats)}};
+  if (!output.error.empty()) result["error"] = output.error;
+  if (!output.logprobs.empty()) {
+    Json& positions = result["logprobs"] = Json::array();
+    for (const PositionLogprobs& position : output.logprobs) {
+      Json top = Json::array();
+      for (const TokenLogprob& entry : position.top) {
+        top.push_back({{"token", entry.token}, {"logprob", entry.logprob}});
+      }
+      positions.push_back({{"logprob", position.logprob}, {"top", std::move(top)}});
+    }
+  }
+  return result;
+}
+
+Json to_json(const EngineInfo& info) {
+  return {{"architecture", info.architecture},
+          {"device", info.device},
+          {"dtype", to_string(info.dtype)},
+          {"num_parameters", info.num_parameters},
+          {"weight_bytes", info.weight_bytes},
+          {"draft_weight_bytes", info.draft_weight_bytes},
+          {"kv_bytes_per_token", info.kv_bytes_per_token},
+          {"kv_cache_bytes", info.kv_cache_bytes},
+          {"num_pages", info.num_pages},
+          {"page_size", info.page_size},
+          {"max_model_len", info.max_model_len},
+          {"vocab_size", info.vocab_size},
+          {"eos_token_ids", info.eos_token_ids},
+          {"drafter", info.drafter}};
+}
+
+std::string dump(const Json& value) {
+  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace fastspec::cli
