@@ -42,7 +42,7 @@ if [ -t 1 ]; then
 fi
 if ! wait "$pid"; then
   trap - EXIT
-  grep -E 'error|Error|FAILED|fastspec:' "$log" | head -n 20 >&2 || true
+  grep -E '(error:|Error:|undefined reference|fastspec:) ' "$log" | head -n 20 >&2 || true
   echo "fastspec: the build failed; all of it is in $log" >&2
   exit 1
 fi
