@@ -96,8 +96,10 @@ void BpeModel::add_merge(const JsonView& place, std::string_view left, std::stri
     }
     return *id;
   };
-  const std::string joined = std::string(left) + std::string(right);
-  merges_.insert(id_of(left), id_of(right), {static_cast<std::int32_t>(rank), id_of(joined)});
+  const TokenId left_id = id_of(left);
+  const TokenId right_id = id_of(right);
+  const TokenId result = id_of(std::string(left).append(right));
+  merges_.insert(left_id, right_id, {static_cast<std::int32_t>(rank), result});
 }
 
 void BpeModel::index_characters() {

@@ -1,6 +1,7 @@
 // One small class per pre-tokenizer type; from_json() at the end is the only place that knows their names.
 #include "text/pre_tokenizer.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "text/byte_alphabet.h"
@@ -48,35 +49,27 @@ void find_sections(const PieceList& list, const Piece& piece, Finder& finder, bo
 }
 
 /// Appends the pieces that a behavior makes of the sections. Two matches in a row merge only once with a neighbour.
+/// Empty sections (matches of no length) take part in merging like the others and are dropped afterwards.
 void append_pieces(const std::vector<Section>& sections, SplitBehavior behavior, std::vector<Piece>& out) {
   const std::size_t first = out.size();
   bool previous_match = false;
-  const auto append = [&](const Section& section) {
-    if (section.piece.begin != section.piece.end) out.push_back(section.piece);
-  };
-  if (behavior == SplitBehavior::kMergedWithNext) {
-    for (std::size_t i = 0; i < sections.size(); ++i) {
-      const bool merges = sections[i].is_match && i + 1 < sections.size() && !sections[i + 1].is_match;
-      if (merges) {
-        out.push_back({sections[i].piece.begin, sections[i + 1].piece.end});
-        ++i;
-      } else {
-        append(sections[i]);
-      }
+  for (std::size_t i = 0; i < sections.size(); ++i) {
+    const auto& [piece, is_match] = sections[i];
+    const bool merges_back = (behavior == SplitBehavior::kMergedWithPrevious && is_match && !previous_match) ||
+                             (behavior == SplitBehavior::kContiguous && is_match == previous_match);
+    const bool merges_on =
+        behavior == SplitBehavior::kMergedWithNext && is_match && i + 1 < sections.size() && !sections[i + 1].is_match;
+    if (merges_back && out.size() > first) {
+      out.back().end = piece.end;
+    } else if (merges_on) {
+      out.push_back({piece.begin, sections[++i].piece.end});
+    } else if (behavior != SplitBehavior::kRemoved || !is_match) {
+      out.push_back(piece);
     }
-    return;
+    previous_match = is_match;
   }
-  for (const Section& section : sections) {
-    const bool has_previous = out.size() > first;
-    const bool merges = (behavior == SplitBehavior::kMergedWithPrevious && section.is_match && !previous_match) ||
-                        (behavior == SplitBehavior::kContiguous && section.is_match == previous_match);
-    if (merges && has_previous) {
-      out.back().end = section.piece.end;
-    } else if (behavior != SplitBehavior::kRemoved || !section.is_match) {
-      append(section);
-    }
-    previous_match = section.is_match;
-  }
+  const auto empty = [](const Piece& piece) { return piece.begin == piece.end; };
+  out.erase(std::remove_if(out.begin() + static_cast<std::ptrdiff_t>(first), out.end(), empty), out.end());
 }
 
 void split(PieceList& list, const Pattern& pattern, SplitBehavior behavior, bool invert) {

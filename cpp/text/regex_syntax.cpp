@@ -148,11 +148,22 @@ class Translator {
   void property() {
     const std::size_t end = pattern_.find('}', position_);
     if (peek(2) != '{' || end == std::string_view::npos) refuse("\\p without {name}");
-    const std::string_view name = pattern_.substr(position_ + 3, end - position_ - 3);
-    const bool plain = !name.empty() && std::all_of(name.begin(), name.end(),
-                                                    [](char c) { return is_alnum(c) || c == '_' || c == '^'; });
+    std::string_view name = pattern_.substr(position_ + 3, end - position_ - 3);
+    bool negated = peek(1) == 'P';
+    if (name.starts_with('^')) {
+      negated = !negated;
+      name.remove_prefix(1);
+    }
+    const bool plain =
+        !name.empty() && std::all_of(name.begin(), name.end(), [](char c) { return is_alnum(c) || c == '_'; });
     if (!plain) refuse("\\p{" + std::string(name) + "}");
-    copy(end + 1 - position_);
+    // Names of one or two letters are general categories, longer ones scripts. PCRE2 would take a bare script name as
+    // "used in this script", which holds shared punctuation too.
+    out_ += negated ? "\\P{" : "\\p{";
+    if (name.size() > 2) out_ += "sc:";
+    out_ += name;
+    out_ += '}';
+    position_ = end + 1;
     after_set_ = in_class_;
   }
 
