@@ -2,6 +2,7 @@
 #include "backend/backend.h"
 
 #include "backend/cpu/cpu_device.h"
+#include "backend/cpu/fast_ops.h"
 #include "backend/cpu/reference_ops.h"
 #include "base/check.h"
 
@@ -9,7 +10,8 @@ namespace fastspec {
 
 Backend make_backend(std::string_view device, DType dtype, int num_threads) {
   (void)dtype;  // both CPU paths take every element type, per operation
-  if (device == "cpu" || device == "cpu:reference") {
+  if (device == "cpu") return {std::make_unique<cpu::CpuDevice>(), std::make_unique<cpu::FastOps>(num_threads)};
+  if (device == "cpu:reference") {
     return {std::make_unique<cpu::CpuDevice>(), std::make_unique<cpu::ReferenceOps>(num_threads)};
   }
   if (device == "cuda" || device.rfind("cuda:", 0) == 0) {

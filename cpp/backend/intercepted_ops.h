@@ -13,17 +13,17 @@ class InterceptedOps : public Ops {
  public:
   explicit InterceptedOps(std::unique_ptr<Ops> inner) : inner_(std::move(inner)) {}
 
-  void embed(const EmbeddingParams& params) final { run(&Ops::embed, params); }
-  void rms_norm(const RmsNormParams& params) final { run(&Ops::rms_norm, params); }
-  void linear(const LinearParams& params) final { run(&Ops::linear, params); }
-  void rope_store(const RopeStoreParams& params) final { run(&Ops::rope_store, params); }
-  void attention(const AttentionParams& params) final { run(&Ops::attention, params); }
-  void merge(const MergeParams& params) final { run(&Ops::merge, params); }
-  void silu_mul(const SiluMulParams& params) final { run(&Ops::silu_mul, params); }
-  void copy_slots(const CopySlotsParams& params) final { run(&Ops::copy_slots, params); }
-  void accept(const AcceptParams& params) final { run(&Ops::accept, params); }
-  void propose(const ProposeParams& params) final { run(&Ops::propose, params); }
-  DType activation_dtype() const final { return inner_->activation_dtype(); }
+  void embed(const EmbeddingParams& params) override { run(&Ops::embed, params); }
+  void rms_norm(const RmsNormParams& params) override { run(&Ops::rms_norm, params); }
+  void linear(const LinearParams& params) override { run(&Ops::linear, params); }
+  void rope_store(const RopeStoreParams& params) override { run(&Ops::rope_store, params); }
+  void attention(const AttentionParams& params) override { run(&Ops::attention, params); }
+  void merge(const MergeParams& params) override { run(&Ops::merge, params); }
+  void silu_mul(const SiluMulParams& params) override { run(&Ops::silu_mul, params); }
+  void copy_slots(const CopySlotsParams& params) override { run(&Ops::copy_slots, params); }
+  void accept(const AcceptParams& params) override { run(&Ops::accept, params); }
+  void propose(const ProposeParams& params) override { run(&Ops::propose, params); }
+  DType activation_dtype() const override { return inner_->activation_dtype(); }
 
  protected:
   virtual void before() = 0;

@@ -24,14 +24,28 @@ double half_value(std::uint16_t bits, int exponent_bits, int mantissa_bits) {
   return sign != 0 ? -value : value;
 }
 
+/// Values of all 65,536 patterns of a type.
+const std::vector<double>& all_values(int exponent_bits) {
+  const auto build = [](int exponent, int mantissa) {
+    std::vector<double> values;
+    for (int bits = 0; bits < 65536; ++bits) {
+      values.push_back(half_value(static_cast<std::uint16_t>(bits), exponent, mantissa));
+    }
+    return values;
+  };
+  static const std::vector<double> brain = build(8, 7), half = build(5, 10);
+  return exponent_bits == 8 ? brain : half;
+}
+
 /// Nearest 16-bit pattern, ties to even, by search among all finite patterns of the sign.
 std::uint16_t nearest_half(double value, int exponent_bits, int mantissa_bits) {
+  const std::vector<double>& values = all_values(exponent_bits);
   const double magnitude = std::fabs(value);
   int low = 0;
   int high = (((1 << exponent_bits) - 1) << mantissa_bits) - 1;  // largest finite pattern
   while (low < high) {  // the first pattern whose value is not below the magnitude
     const int middle = (low + high) / 2;
-    if (half_value(static_cast<std::uint16_t>(middle), exponent_bits, mantissa_bits) < magnitude) {
+    if (values[static_cast<std::size_t>(middle)] < magnitude) {
       low = middle + 1;
     } else {
       high = middle;
@@ -39,8 +53,8 @@ std::uint16_t nearest_half(double value, int exponent_bits, int mantissa_bits) {
   }
   int best = low;
   if (low > 0) {
-    const double above = half_value(static_cast<std::uint16_t>(low), exponent_bits, mantissa_bits) - magnitude;
-    const double below = magnitude - half_value(static_cast<std::uint16_t>(low - 1), exponent_bits, mantissa_bits);
+    const double above = values[static_cast<std::size_t>(low)] - magnitude;
+    const double below = magnitude - values[static_cast<std::size_t>(low - 1)];
     if (below < above || (below == above && low % 2 == 1)) best = low - 1;
   }
   return static_cast<std::uint16_t>(best | (std::signbit(value) ? 0x8000 : 0));
@@ -121,7 +135,7 @@ double read_element(const void* data, DType dtype, std::int64_t index) {
   if (dtype == DType::kFloat32) return static_cast<const float*>(data)[index];
   std::uint16_t bits;
   std::memcpy(&bits, static_cast<const char*>(data) + 2 * index, 2);
-  return dtype == DType::kBFloat16 ? half_value(bits, 8, 7) : half_value(bits, 5, 10);
+  return all_values(dtype == DType::kBFloat16 ? 8 : 5)[bits];
 }
 
 void write_element(void* data, DType dtype, std::int64_t index, double value) {

@@ -1,4 +1,4 @@
-// The tables that kernels_*.cpp define, for the dispatch in kernels.cpp. Constant data.
+// The tables that *_kernels.cpp define, for the dispatch in kernels.cpp. Constant data.
 #pragma once
 
 #include "backend/cpu/kernels.h"

@@ -1,5 +1,5 @@
 // The inner loops of the fast CPU path as tables of functions, one table an instruction set, chosen at run time. The
-// loops are templates over a vector type (simd_*.h); each kernels_*.cpp instantiates them for one. Plain pointers only.
+// loops are templates over a vector type (simd_*.h); each *_kernels.cpp instantiates them for one. Plain pointers only.
 #pragma once
 
 #include <cstdint>
@@ -26,9 +26,74 @@ struct VocabKernels {
   float (*sum_exp)(const float* logits, int size, float top, float scale);
 };
 
+/// One thread's share of a linear layer: output columns [begin, end) of all rows.
+struct LinearTask {
+  const float* input = nullptr;  // [rows, in_features]
+  std::int64_t input_stride = 0;
+  int rows = 0;
+  const void* weight = nullptr;  // [out_features, in_features]
+  int in_features = 0;
+  int begin = 0;
+  int end = 0;
+  const float* bias = nullptr;  // [out_features] or null
+  bool accumulate = false;
+  float* output = nullptr;  // [rows, out_features]
+  std::int64_t output_stride = 0;
+};
+
+struct LinearKernels {
+  void (*float32)(const LinearTask& task);
+  void (*bfloat16)(const LinearTask& task);
+  void (*float16)(const LinearTask& task);
+};
+
+/// Operations on one row or one head.
+struct RowKernels {
+  /// output = input / rms(input) * weight; in place allowed.
+  void (*rms_norm)(const float* input, const float* weight, int size, float eps, float* output);
+  /// output = gate / (1 + exp(-gate)) * up
+  void (*silu_mul)(const float* gate, const float* up, int size, float* output);
+  /// Rotates the pairs (i, i + half): cosines and sines [half]; in place allowed.
+  void (*rotate)(const float* input, const float* cosines, const float* sines, int half, float* output);
+  void (*widen_bfloat16)(const BFloat16* input, int size, float* output);
+  void (*widen_float16)(const Float16* input, int size, float* output);
+
+  void widen(const BFloat16* input, int size, float* output) const { widen_bfloat16(input, size, output); }
+  void widen(const Float16* input, int size, float* output) const { widen_float16(input, size, output); }
+};
+
+constexpr int kTileKeys = 64;  // keys that attention looks at together: the bits of one mask word
+
+/// One tile of keys against a block of packed rows (row x heads of a group), folded into a running softmax. Dimensions
+/// are padded to whole vectors, with zeros in the padding of query and values.
+struct AttentionTile {
+  int rows = 0;                           // packed rows
+  int group_size = 1;                     // packed rows that share a row's mask
+  int keys = 0;                           // 1 to kTileKeys
+  int head_dim = 0;                       // padded
+  const float* query = nullptr;           // [rows, head_dim] scaled
+  const void* const* key_rows = nullptr;  // [kTileKeys] entries past `keys` repeat a valid one
+  const void* const* value_rows = nullptr;
+  const std::uint64_t* visible = nullptr;  // [rows / group_size] bit k: key k is seen; no bit at or past `keys`
+  float* scores = nullptr;                 // [rows, kTileKeys] scratch
+  float* top = nullptr;                    // [rows] running maximum, -inf before the first key
+  float* sum = nullptr;                    // [rows] running sum of exp(score - top)
+  float* output = nullptr;                 // [rows, head_dim] running sum of exp(score - top) * value
+};
+
+struct AttentionKernels {
+  void (*float32)(const AttentionTile& tile);
+  void (*bfloat16)(const AttentionTile& tile);
+  void (*float16)(const AttentionTile& tile);
+  int width;  // head_dim must be a multiple of this
+};
+
 struct Kernels {
   const char* name;  // "avx512", "avx2", "portable"
   VocabKernels vocab;
+  LinearKernels linear;
+  RowKernels row;
+  AttentionKernels attention;
 };
 
 /// The best table that this processor can run.

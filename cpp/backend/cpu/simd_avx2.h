@@ -1,4 +1,4 @@
-// Eight floats in one AVX2 register, with FMA and F16C. Include only below the target pragma of kernels_avx2.cpp.
+// Eight floats in one AVX2 register, with FMA and F16C. Include only below the target pragma of avx2_kernels.cpp.
 #pragma once
 
 #include <immintrin.h>
@@ -43,6 +43,18 @@ struct Avx2 {
     __m128 half = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
     half = _mm_max_ps(half, _mm_movehl_ps(half, half));
     return _mm_cvtss_f32(_mm_max_ss(half, _mm_movehdup_ps(half)));
+  }
+  /// Element i of the result is the sum of a[i].
+  static Reg sum_each(const Reg (&a)[8]) {
+    const Reg low = _mm256_hadd_ps(_mm256_hadd_ps(a[0], a[1]), _mm256_hadd_ps(a[2], a[3]));
+    const Reg high = _mm256_hadd_ps(_mm256_hadd_ps(a[4], a[5]), _mm256_hadd_ps(a[6], a[7]));
+    return add(_mm256_permute2f128_ps(low, high, 0x20), _mm256_permute2f128_ps(low, high, 0x31));
+  }
+  /// Element i of a where bit i is set, else of b.
+  static Reg select(unsigned bits, Reg a, Reg b) {
+    const __m256i lane_bits = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    const __m256i chosen = _mm256_and_si256(_mm256_set1_epi32(static_cast<int>(bits)), lane_bits);
+    return _mm256_blendv_ps(b, a, _mm256_castsi256_ps(_mm256_cmpeq_epi32(chosen, lane_bits)));
   }
   /// Bit i set where a[i] > b[i], a[i] >= b[i], a[i] is NaN.
   static unsigned greater(Reg a, Reg b) {

@@ -1,4 +1,4 @@
-// Sixteen floats in one AVX-512 register. Include only below the target pragma of kernels_avx512.cpp.
+// Sixteen floats in one AVX-512 register. Include only below the target pragma of avx512_kernels.cpp.
 #pragma once
 
 #include <immintrin.h>
@@ -33,6 +33,23 @@ struct Avx512 {
   static Reg scale2(Reg a, Reg n) { return _mm512_scalef_ps(a, n); }
   static float sum(Reg a) { return _mm512_reduce_add_ps(a); }
   static float top(Reg a) { return _mm512_reduce_max_ps(a); }
+  /// Element i of the result is the sum of a[i].
+  static Reg sum_each(const Reg (&a)[16]) {
+    Reg eighths[8], quarters[4];
+    for (int i = 0; i < 8; ++i) {  // halves of a[i] and a[i + 8] folded into the halves of one register
+      eighths[i] = add(_mm512_shuffle_f32x4(a[i], a[i + 8], 0x44), _mm512_shuffle_f32x4(a[i], a[i + 8], 0xEE));
+    }
+    for (int i = 0; i < 4; ++i) {  // 128-bit lanes now belong to i, i + 8, i + 4, i + 12
+      quarters[i] = add(_mm512_shuffle_f32x4(eighths[i], eighths[i + 4], 0x88),
+                        _mm512_shuffle_f32x4(eighths[i], eighths[i + 4], 0xDD));
+    }
+    const Reg low = add(_mm512_unpacklo_ps(quarters[0], quarters[1]), _mm512_unpackhi_ps(quarters[0], quarters[1]));
+    const Reg high = add(_mm512_unpacklo_ps(quarters[2], quarters[3]), _mm512_unpackhi_ps(quarters[2], quarters[3]));
+    const Reg sums = add(_mm512_shuffle_ps(low, high, 0x44), _mm512_shuffle_ps(low, high, 0xEE));
+    return _mm512_shuffle_f32x4(sums, sums, 0xD8);
+  }
+  /// Element i of a where bit i is set, else of b.
+  static Reg select(unsigned bits, Reg a, Reg b) { return _mm512_mask_blend_ps(static_cast<__mmask16>(bits), b, a); }
   /// Bit i set where a[i] > b[i], a[i] >= b[i], a[i] is NaN.
   static unsigned greater(Reg a, Reg b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
   static unsigned greater_equal(Reg a, Reg b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }

@@ -77,6 +77,14 @@ struct Portable {
   }
   static float sum(const Reg& a) { return (a.lane[0] + a.lane[2]) + (a.lane[1] + a.lane[3]); }
   static float top(const Reg& a) { return larger(larger(a.lane[0], a.lane[2]), larger(a.lane[1], a.lane[3])); }
+  /// Element i of the result is the sum of a[i].
+  static Reg sum_each(const Reg (&a)[4]) {
+    return map([&](int i) { return sum(a[i]); });
+  }
+  /// Element i of a where bit i is set, else of b.
+  static Reg select(unsigned chosen, const Reg& a, const Reg& b) {
+    return map([&](int i) { return (chosen >> i) & 1u ? a.lane[i] : b.lane[i]; });
+  }
   static unsigned greater(const Reg& a, const Reg& b) {
     return bits([&](int i) { return a.lane[i] > b.lane[i]; });
   }

@@ -1,4 +1,4 @@
-// Passes over a row of logits, for any vector type V of simd_*.h. Included by kernels_*.cpp below their target pragma:
+// Passes over a row of logits, for any vector type V of simd_*.h. Included by *_kernels.cpp below their target pragma:
 // nothing here may be a non-template function or call one that is not inlined.
 #pragma once
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/cpu/fast_ops.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/reference_ops.h"
 #include "backend/ops.h"
@@ -18,11 +19,16 @@ namespace fastspec::test {
 /// "reference", and "fast_" + the name of a kernel table.
 inline std::vector<std::string> all_ops() {
   std::vector<std::string> names = {"reference"};
+  for (auto table = cpu::runnable_kernels(); *table != nullptr; ++table) {
+    names.push_back(std::string("fast_") + (*table)->name);
+  }
   return names;
 }
 
 inline std::unique_ptr<Ops> make_ops(const std::string& name, int num_threads) {
-  (void)name;
+  for (auto table = cpu::runnable_kernels(); *table != nullptr; ++table) {
+    if (name == std::string("fast_") + (*table)->name) return std::make_unique<cpu::FastOps>(num_threads, **table);
+  }
   return std::make_unique<cpu::ReferenceOps>(num_threads);
 }
 

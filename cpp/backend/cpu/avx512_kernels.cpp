@@ -17,12 +17,16 @@
 
 FASTSPEC_TARGET_BEGIN("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")
 
+#include "backend/cpu/attention_kernels.h"
+#include "backend/cpu/linear_kernels.h"
+#include "backend/cpu/row_kernels.h"
 #include "backend/cpu/simd_avx512.h"
 #include "backend/cpu/vocab_kernels.h"
 
 namespace fastspec::cpu {
 
-const Kernels kAvx512Kernels = {"avx512", VocabLoops<Avx512>::table()};
+const Kernels kAvx512Kernels = {"avx512", VocabLoops<Avx512>::table(), linear_kernels<Avx512>(),
+                                RowLoops<Avx512>::table(), attention_kernels<Avx512>()};
 
 }  // namespace fastspec::cpu
 

@@ -17,12 +17,16 @@
 
 FASTSPEC_TARGET_BEGIN("avx2,fma,f16c")
 
+#include "backend/cpu/attention_kernels.h"
+#include "backend/cpu/linear_kernels.h"
+#include "backend/cpu/row_kernels.h"
 #include "backend/cpu/simd_avx2.h"
 #include "backend/cpu/vocab_kernels.h"
 
 namespace fastspec::cpu {
 
-const Kernels kAvx2Kernels = {"avx2", VocabLoops<Avx2>::table()};
+const Kernels kAvx2Kernels = {"avx2", VocabLoops<Avx2>::table(), linear_kernels<Avx2>(), RowLoops<Avx2>::table(),
+                              attention_kernels<Avx2>()};
 
 }  // namespace fastspec::cpu
 
