@@ -33,7 +33,9 @@ void EngineOptions::add_to(CLI::App& app) {
   app.add_option("--max-model-len", config_.max_model_len, "Tokens of one sequence; 0: the model's limit")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--max-num-seqs", config_.max_num_seqs, "Sequences in one pass")->capture_default_str()->group(group);
+  max_num_seqs_ = app.add_option("--max-num-seqs", config_.max_num_seqs, "Sequences in one pass")
+                      ->capture_default_str()
+                      ->group(group);
   app.add_option("--max-batch-rows", config_.max_batch_rows, "Rows in one pass: prompt chunks and drafted tokens")
       ->capture_default_str()
       ->group(group);
@@ -71,10 +73,10 @@ EngineConfig EngineOptions::config() const {
   return config;
 }
 
-std::unique_ptr<Engine> EngineOptions::load() const {
+std::unique_ptr<Engine> EngineOptions::load(const EngineConfig& config) const {
   const bool terminal = isatty(STDERR_FILENO) != 0;
   bool shown = false;
-  auto engine = Engine::create(config(), [&](std::size_t done, std::size_t total) {
+  auto engine = Engine::create(config, [&](std::size_t done, std::size_t total) {
     if (interrupted()) throw Interrupted();
     if (!terminal || total == 0) return;
     shown = true;

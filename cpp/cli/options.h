@@ -17,9 +17,12 @@ class EngineOptions {
   /// @throws Error(kInvalidArgument, kNotFound) naming the option.
   EngineConfig config() const;
   /// Creates the engine; load progress goes to stderr when that is a terminal. @throws Error, Interrupted.
-  std::unique_ptr<Engine> load() const;
+  std::unique_ptr<Engine> load() const { return load(config()); }
+  /// The same for a config that the command has changed.
+  std::unique_ptr<Engine> load(const EngineConfig& config) const;
 
   const std::string& model() const { return config_.model; }
+  bool has_max_num_seqs() const { return max_num_seqs_->count() > 0; }
   bool has_drafter() const { return !drafter_.empty() && drafter_ != "none"; }
 
  private:
@@ -27,6 +30,7 @@ class EngineOptions {
   std::string dtype_ = "auto";
   std::string drafter_;
   CLI::Option* max_draft_tokens_ = nullptr;
+  CLI::Option* max_num_seqs_ = nullptr;
   CLI::Option* ngram_min_ = nullptr;
   CLI::Option* ngram_max_ = nullptr;
   int draft_tokens_ = 0;

@@ -1,0 +1,120 @@
+// fastspec-cli bench: plain decoding beside speculation, on one engine, in one run.
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <optional>
+
+#include "cli/bench_measure.h"
+#include "cli/bench_prompt.h"
+#include "cli/bench_report.h"
+#include "cli/command.h"
+#include "cli/options.h"
+#include "cli/output_json.h"
+
+namespace fastspec::cli {
+namespace {
+
+struct BenchOptions {
+  EngineOptions engine;
+  std::vector<int> batches = {1};
+  std::vector<int> contexts = {128};
+  int max_tokens = 64;
+  int repetitions = 5;
+  std::optional<std::string> prompt_file;
+  bool json = false;
+};
+
+void check_positive(const char* name, int value) {
+  if (value < 1) {
+    throw Error(ErrorCode::kInvalidArgument, std::string(name) + " " + std::to_string(value) + ": must be positive");
+  }
+}
+
+/// The engine's options, made large enough for the largest case and no larger.
+EngineConfig fitting_config(const BenchOptions& options) {
+  EngineConfig config = options.engine.config();
+  const int batch = *std::max_element(options.batches.begin(), options.batches.end());
+  const int length = *std::max_element(options.contexts.begin(), options.contexts.end()) + options.max_tokens;
+  if (!options.engine.has_max_num_seqs()) config.max_num_seqs = batch;
+  if (config.max_num_seqs < batch) {
+    throw Error(ErrorCode::kInvalidArgument, "--max-num-seqs " + std::to_string(config.max_num_seqs) +
+                                                 " cannot run --batch " + std::to_string(batch));
+  }
+  if (config.max_model_len == 0) config.max_model_len = length;
+  return config;
+}
+
+int bench(const BenchOptions& options) {
+  for (const int batch : options.batches) check_positive("--batch", batch);
+  for (const int context : options.contexts) check_positive("--context", context);
+  check_positive("--repeat", options.repetitions);
+  if (options.max_tokens < 2) throw Error(ErrorCode::kInvalidArgument, "--max-tokens: decoding begins with the second");
+  const EngineConfig config = fitting_config(options);
+  const std::string passage = options.prompt_file ? read_text(*options.prompt_file) : std::string();
+  const std::unique_ptr<Engine> engine = options.engine.load(config);
+  const auto tokenizer = engine->tokenizer();
+  const EngineInfo& info = engine->info();
+  const std::string source = tokenizer == nullptr  ? "synthetic (no tokenizer): a repeated pattern of token ids"
+                             : options.prompt_file ? "a copying task on " + *options.prompt_file
+                                                   : "a copying task";
+  const BenchMachine machine = describe_machine(config.num_threads);
+
+  nlohmann::ordered_json report = {{"machine",
+                                    {{"processor", machine.processor},
+                                     {"threads", machine.threads},
+                                     {"read_bytes_per_second", machine.read_bytes_per_second}}},
+                                   {"engine", to_json(info)},
+                                   {"max_tokens", options.max_tokens},
+                                   {"repetitions", options.repetitions},
+                                   {"prompts", source},
+                                   {"cases", nlohmann::ordered_json::array()}};
+  if (!options.json) {
+    std::printf("%s", bench_heading(machine, info, source, options.max_tokens, options.repetitions).c_str());
+  }
+  const bool speculates = config.speculation.enabled();
+  for (const int batch : options.batches) {
+    for (const int context : options.contexts) {
+      const auto prompts = make_bench_prompts(tokenizer.get(), info.vocab_size, passage, batch, context);
+      std::vector<BenchRun> plain;
+      std::vector<BenchRun> speculative;
+      run_bench(*engine, prompts, 2, speculates);  // touches memory for the first time
+      for (int i = 0; i < options.repetitions; ++i) {
+        plain.push_back(run_bench(*engine, prompts, options.max_tokens, false));
+        if (speculates) speculative.push_back(run_bench(*engine, prompts, options.max_tokens, true));
+      }
+      const BenchCase result = {batch, context, &median(plain), speculates ? &median(speculative) : nullptr};
+      report["cases"].push_back(bench_json(result, machine, info));
+      if (!options.json) std::printf("%s", bench_lines(result, machine, info).c_str());
+      std::fflush(stdout);
+    }
+  }
+  if (options.json) std::printf("%s\n", dump(report).c_str());
+  return 0;
+}
+
+}  // namespace
+
+Command add_bench(CLI::App& program) {
+  CLI::App* app = program.add_subcommand("bench", "Measure plain decoding beside speculation");
+  auto options = std::make_shared<BenchOptions>();
+  app->add_option("--batch", options->batches, "Sequences at once; several: 1,8")
+      ->delimiter(',')
+      ->capture_default_str();
+  app->add_option("--context", options->contexts, "Tokens of each prompt; several: 128,1024")
+      ->delimiter(',')
+      ->capture_default_str();
+  app->add_option("--max-tokens", options->max_tokens, "Tokens generated for each prompt")->capture_default_str();
+  app->add_option("--repeat", options->repetitions, "Runs of each case; the median counts")->capture_default_str();
+  app->add_option("--prompt-file", options->prompt_file, "Text of the copying task; -: standard input");
+  app->add_flag("--json", options->json, "Print one object");
+  options->engine.add_to(*app);
+  app->footer(R"(The prompts ask for a copy of a passage with one word changed, so that lookup has something to find.
+
+Examples:
+  fastspec-cli bench --model DIR
+  fastspec-cli bench --model DIR --drafter ngram --batch 1,8 --context 128,1024
+  fastspec-cli bench --model DIR --drafter standalone:DRAFT_DIR --dtype bfloat16 --json)");
+  return {app, [options] { return bench(*options); }};
+}
+
+}  // namespace fastspec::cli

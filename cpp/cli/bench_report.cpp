@@ -1,0 +1,137 @@
+// Figures to text and JSON.
+#include "cli/bench_report.h"
+
+#include <algorithm>
+#include <cstdarg>
+#include <cstdio>
+#include <fstream>
+#include <thread>
+
+#include "cli/bandwidth.h"
+#include "cli/options.h"
+
+namespace fastspec::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+[[gnu::format(printf, 1, 2)]] std::string format(const char* pattern, ...) {
+  char text[512];
+  std::va_list arguments;
+  va_start(arguments, pattern);
+  std::vsnprintf(text, sizeof(text), pattern, arguments);
+  va_end(arguments);
+  return text;
+}
+
+/// Part of the machine's read rate that reading the weights once a step comes to.
+double read_share(const BenchRun& run, const BenchMachine& machine, const EngineInfo& info) {
+  const double bytes = static_cast<double>(info.weight_bytes) * static_cast<double>(run.decode.steps);
+  return bytes / std::max(run.decode_seconds, 1e-9) / std::max(machine.read_bytes_per_second, 1.0);
+}
+
+struct Verb {
+  const char* name;
+  double seconds;
+};
+
+std::vector<Verb> verbs(const EngineStats& stats) {
+  return {{"plan", stats.plan_seconds},     {"draft", stats.draft_seconds},   {"budget", stats.budget_seconds},
+          {"verify", stats.verify_seconds}, {"accept", stats.accept_seconds}, {"commit", stats.commit_seconds},
+          {"emit", stats.emit_seconds}};
+}
+
+std::string run_lines(const char* mode, const BenchRun& run, const BenchMachine& machine, const EngineInfo& info) {
+  const double steps = static_cast<double>(std::max<std::int64_t>(run.decode.steps, 1));
+  std::string text = format(
+      "  %-11s  prompt %8.1f tokens/s   decoding %8.1f tokens/s   %8.2f ms/step   tau %5.2f   reads %3.0f %%   "
+      "overhead %4.1f %%\n",
+      mode, run.prompt_tokens_per_second(), run.decode_tokens_per_second(), run.milliseconds_per_step(),
+      run.decode.acceptance_length(), 100 * read_share(run, machine, info), 100 * run.overhead());
+  text += "               ms/step:";
+  for (const Verb& verb : verbs(run.decode)) text += format("  %s %.2f", verb.name, 1e3 * verb.seconds / steps);
+  return text + "\n";
+}
+
+Json run_json(const BenchRun& run, const BenchMachine& machine, const EngineInfo& info) {
+  const double steps = static_cast<double>(std::max<std::int64_t>(run.decode.steps, 1));
+  Json by_verb;
+  for (const Verb& verb : verbs(run.decode)) by_verb[verb.name] = 1e3 * verb.seconds / steps;
+  return {{"prompt_tokens_per_second", run.prompt_tokens_per_second()},
+          {"decode_tokens_per_second", run.decode_tokens_per_second()},
+          {"ms_per_step", run.milliseconds_per_step()},
+          {"ms_per_step_by_verb", by_verb},
+          {"acceptance_length", run.decode.acceptance_length()},
+          {"drafted_tokens", run.decode.drafted_tokens},
+          {"accepted_tokens", run.decode.accepted_tokens},
+          {"read_share", read_share(run, machine, info)},
+          {"overhead", run.overhead()}};
+}
+
+std::string equality(const BenchCase& result) {
+  const BenchDifference difference = compare(*result.plain, *result.speculative);
+  if (difference.sequences == 0) return "outputs equal";
+  return format("%d of %d outputs differ, first at token %d (smallest margin of that sequence %.2g)",
+                difference.sequences, result.batch, difference.first_position, static_cast<double>(difference.margin));
+}
+
+double ratio(const BenchCase& result) {
+  return result.speculative->decode_tokens_per_second() / result.plain->decode_tokens_per_second();
+}
+
+}  // namespace
+
+BenchMachine describe_machine(int threads) {
+  BenchMachine machine;
+  machine.threads = threads > 0 ? threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("model name")) continue;
+    machine.processor = line.substr(std::min(line.find(':') + 2, line.size()));
+    break;
+  }
+  machine.read_bytes_per_second = measure_read_bandwidth(machine.threads);
+  return machine;
+}
+
+std::string bench_heading(const BenchMachine& machine, const EngineInfo& info, const std::string& prompt_source,
+                          int max_tokens, int repetitions) {
+  std::string text = info.architecture + ", " + to_string(info.dtype) + " on " + info.device + ", drafter " +
+                     (info.drafter.empty() ? "none" : info.drafter) + ", weights " +
+                     format_bytes(static_cast<double>(info.weight_bytes)) + "\n";
+  text += machine.processor + format(", %d threads, reads memory at ", machine.threads) +
+          format_bytes(machine.read_bytes_per_second) + "/s\n";
+  text += format("greedy, %d tokens a sequence, median of %d interleaved runs, prompts: ", max_tokens, repetitions) +
+          prompt_source + "\n";
+  text +=
+      "tau: committed tokens per sequence and decoding pass, bonus included; reads: weight bytes x steps/s over the "
+      "read rate; overhead: time of a step outside operations\n";
+  return text;
+}
+
+std::string bench_lines(const BenchCase& result, const BenchMachine& machine, const EngineInfo& info) {
+  std::string text = format("\nbatch %d, context %d\n", result.batch, result.context);
+  text += run_lines("plain", *result.plain, machine, info);
+  if (result.speculative != nullptr) {
+    text += run_lines("speculative", *result.speculative, machine, info);
+    text += format("  speculation is %.2f x plain; ", ratio(result)) + equality(result) + "\n";
+  }
+  return text;
+}
+
+Json bench_json(const BenchCase& result, const BenchMachine& machine, const EngineInfo& info) {
+  Json json = {{"batch", result.batch}, {"context", result.context}, {"plain", run_json(*result.plain, machine, info)}};
+  if (result.speculative == nullptr) return json;
+  const BenchDifference difference = compare(*result.plain, *result.speculative);
+  json["speculative"] = run_json(*result.speculative, machine, info);
+  json["ratio"] = ratio(result);
+  json["equal"] = difference.sequences == 0;
+  if (difference.sequences > 0) {
+    json["difference"] = {{"sequences", difference.sequences},
+                          {"first_position", difference.first_position},
+                          {"smallest_margin", difference.margin}};
+  }
+  return json;
+}
+
+}  // namespace fastspec::cli
