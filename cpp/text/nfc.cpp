@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
+#include <utility>
 #include <vector>
 
 #include "text/unicode.h"
@@ -100,14 +101,23 @@ void decompose(char32_t c, std::u32string& out) {
 
 /// Canonical ordering: every run of combining marks sorted by class, equal classes in their given order.
 void order_marks(std::u32string& segment) {
-  for (auto begin = segment.begin(); begin != segment.end();) {
-    if (combining_class(*begin) == 0) {
-      ++begin;
-      continue;
+  std::vector<std::pair<int, std::size_t>> order;  // class and place of every mark of a run
+  std::u32string sorted;
+  for (std::size_t begin = 0; begin < segment.size();) {
+    order.clear();
+    std::size_t end = begin;
+    for (; end < segment.size(); ++end) {
+      const int mark_class = combining_class(segment[end]);
+      if (mark_class == 0) break;
+      order.emplace_back(mark_class, end);
     }
-    auto end = std::find_if(begin, segment.end(), [](char32_t c) { return combining_class(c) == 0; });
-    std::stable_sort(begin, end, [](char32_t a, char32_t b) { return combining_class(a) < combining_class(b); });
-    begin = end;
+    if (order.size() > 1) {
+      std::sort(order.begin(), order.end());
+      sorted.clear();
+      for (const auto& [mark_class, place] : order) sorted += segment[place];
+      segment.replace(begin, sorted.size(), sorted);
+    }
+    begin = std::max(end, begin + 1);
   }
 }
 

@@ -5,7 +5,7 @@
 
 #include "text/byte_alphabet.h"
 
-namespace fastspec::testing {
+namespace fastspec::test {
 
 using nlohmann::json;
 
@@ -74,4 +74,4 @@ json byte_fallback_json() {
   return result;
 }
 
-}  // namespace fastspec::testing
+}  // namespace fastspec::test

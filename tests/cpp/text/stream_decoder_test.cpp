@@ -11,9 +11,9 @@ namespace fastspec {
 namespace {
 
 using Ids = std::vector<TokenId>;
-using testing::byte_fallback_json;
-using testing::byte_level_json;
-using testing::load_tokenizer;
+using test::byte_fallback_json;
+using test::byte_level_json;
+using test::load_tokenizer;
 
 std::vector<std::string> pushes(const Tokenizer& tokenizer, const Ids& ids, bool skip = true) {
   const auto stream = tokenizer.stream(skip);

@@ -6,6 +6,7 @@
 
 #include <thread>
 
+#include "support/expect_error.h"
 #include "support/tokenizer_json.h"
 
 namespace fastspec {
@@ -13,9 +14,9 @@ namespace {
 
 using Ids = std::vector<TokenId>;
 using nlohmann::json;
-using testing::byte_fallback_json;
-using testing::byte_level_json;
-using testing::load_tokenizer;
+using test::byte_fallback_json;
+using test::byte_level_json;
+using test::load_tokenizer;
 
 TEST(ByteLevelTokenizer, MergesAndRoundTrips) {
   const auto tokenizer = load_tokenizer(byte_level_json());
@@ -174,15 +175,12 @@ TEST(Tokenizer, OneInstanceServesManyThreads) {
 }
 
 TEST(Tokenizer, LoadsDirectoryOrFile) {
-  const testing::TemporaryTokenizerFile file(byte_level_json().dump());
-  EXPECT_EQ(Tokenizer::load(file.directory())->vocab_size(), 260);
-  EXPECT_EQ(Tokenizer::load(file.path())->vocab_size(), 260);
-  try {
-    Tokenizer::load(file.directory() / "nothing");
-    ADD_FAILURE();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kNotFound);
-  }
+  const test::TemporaryDirectory directory;
+  const auto file = directory.write("tokenizer.json", byte_level_json().dump());
+  EXPECT_EQ(Tokenizer::load(directory.path())->vocab_size(), 260);
+  EXPECT_EQ(Tokenizer::load(file)->vocab_size(), 260);
+  test::expect_error(ErrorCode::kNotFound, {"nothing: no such file"},
+                     [&] { Tokenizer::load(directory.path() / "nothing"); });
 }
 
 TEST(Tokenizer, HoldsModelsOlderThanTheTypeField) {
