@@ -4,6 +4,7 @@
 
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/simd_exp.h"
+#include "backend/cpu/target.h"
 
 namespace fastspec::cpu {
 
@@ -78,20 +79,27 @@ struct AttentionLoops {
   static void weigh(const AttentionTile& tile, int row, int d) {
     Reg sums[R][N];
     float* output = tile.output + std::int64_t{row} * tile.head_dim + d;
+    FASTSPEC_UNROLL
     for (int r = 0; r < R; ++r) {
+      FASTSPEC_UNROLL
       for (int n = 0; n < N; ++n) sums[r][n] = V::load(output + std::int64_t{r} * tile.head_dim + n * V::kWidth);
     }
     const float* weights = tile.scores + row * kTileKeys;
     for (int k = 0; k < tile.keys; ++k) {
       const T* value = static_cast<const T*>(tile.value_rows[k]) + d;
       Reg values[N];
+      FASTSPEC_UNROLL
       for (int n = 0; n < N; ++n) values[n] = V::load(value + n * V::kWidth);
+      FASTSPEC_UNROLL
       for (int r = 0; r < R; ++r) {
         const Reg weight = V::set(weights[r * kTileKeys + k]);
+        FASTSPEC_UNROLL
         for (int n = 0; n < N; ++n) sums[r][n] = V::fma(weight, values[n], sums[r][n]);
       }
     }
+    FASTSPEC_UNROLL
     for (int r = 0; r < R; ++r) {
+      FASTSPEC_UNROLL
       for (int n = 0; n < N; ++n) V::store(output + std::int64_t{r} * tile.head_dim + n * V::kWidth, sums[r][n]);
     }
   }

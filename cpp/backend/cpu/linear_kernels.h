@@ -4,6 +4,7 @@
 #pragma once
 
 #include "backend/cpu/kernels.h"
+#include "backend/cpu/target.h"
 
 namespace fastspec::cpu {
 
@@ -23,32 +24,43 @@ struct LinearLoops {
   static void tile(const LinearTask& task, int row, int column) {
     const int size = task.in_features;
     const float* x[R];
+    FASTSPEC_UNROLL
     for (int r = 0; r < R; ++r) x[r] = task.input + (row + r) * task.input_stride;
     const T* w[C];
+    FASTSPEC_UNROLL
     for (int c = 0; c < C; ++c) w[c] = static_cast<const T*>(task.weight) + (column + c) * std::int64_t{size};
     const std::int64_t ahead = std::int64_t{C} * size;  // the same place in the next tile
 
     Reg sums[R][C];
+    FASTSPEC_UNROLL
     for (int r = 0; r < R; ++r) {
+      FASTSPEC_UNROLL
       for (int c = 0; c < C; ++c) sums[r][c] = V::zero();
     }
     const auto step = [&](int k) __attribute__((always_inline)) {
       Reg weights[C];
+      FASTSPEC_UNROLL
       for (int c = 0; c < C; ++c) weights[c] = V::load(w[c] + k);
+      FASTSPEC_UNROLL
       for (int r = 0; r < R; ++r) {
         const Reg values = V::load(x[r] + k);
+        FASTSPEC_UNROLL
         for (int c = 0; c < C; ++c) sums[r][c] = V::fma(values, weights[c], sums[r][c]);
       }
     };
     int k = 0;
     for (; k + kUnroll * V::kWidth <= size; k += kUnroll * V::kWidth) {
+      FASTSPEC_UNROLL
       for (int c = 0; c < C; ++c) __builtin_prefetch(w[c] + k + ahead);
+      FASTSPEC_UNROLL
       for (int u = 0; u < kUnroll; ++u) step(k + u * V::kWidth);
     }
     for (; k + V::kWidth <= size; k += V::kWidth) step(k);
 
+    FASTSPEC_UNROLL
     for (int r = 0; r < R; ++r) {
       float* output = task.output + (row + r) * task.output_stride + column;
+      FASTSPEC_UNROLL
       for (int c = 0; c < C; ++c) {
         float sum = V::sum(sums[r][c]);
         for (int i = k; i < size; ++i) sum += x[r][i] * to_float(w[c][i]);

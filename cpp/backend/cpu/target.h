@@ -10,3 +10,11 @@
 #define FASTSPEC_TARGET_BEGIN(features) _Pragma("GCC push_options") FASTSPEC_PRAGMA(GCC target(features))
 #define FASTSPEC_TARGET_END _Pragma("GCC pop_options")
 #endif
+
+/// Before a loop of fixed length over vectors held in an array: unrolled early enough for the array to live in
+/// registers.
+#if defined(__clang__)
+#define FASTSPEC_UNROLL _Pragma("unroll")
+#else
+#define FASTSPEC_UNROLL _Pragma("GCC unroll 16")
+#endif
