@@ -23,6 +23,7 @@ HANGUL = range(0xAC00, 0xD7A4)  # composed by arithmetic
 
 
 def code_points():
+    """All code points that the tables speak of."""
     for code in range(0x110000):
         later = any(first <= code <= last for first, last in LATER)
         if not 0xD800 <= code < 0xE000 and code not in HANGUL and not later:
@@ -30,6 +31,7 @@ def code_points():
 
 
 def combining_ranges():
+    """Combining marks: [first, last, combining class]."""
     ranges = []
     for code in code_points():
         combining_class = unicodedata.combining(chr(code))
@@ -54,6 +56,7 @@ def decompositions():
 
 
 def print_rows(declaration, rows):
+    """Prints rows of numbers as a C++ array."""
     print(f"constexpr {declaration}[] = {{")
     line = "   "
     for row in rows:
@@ -67,6 +70,7 @@ def print_rows(declaration, rows):
 
 
 def main():
+    """Prints the three tables."""
     rows = decompositions()
     # A pair composes to its character unless that is excluded, which NFC of the character itself shows.
     pairs = sorted((a, b, code) for code, a, b in rows if b and unicodedata.normalize("NFC", chr(code)) == chr(code))

@@ -30,8 +30,8 @@ ODD_SPACES = "\u00a0\u1680\u2003\u2028\u2029\u202f\u205f\u3000\u180e\u200b\ufeff
 EMOJI = ["😀", "👩‍👩‍👧‍👦", "🇩🇪", "👍🏽", "🏳️‍🌈", "❤️", "🫠"]
 WORDS = [
     "हिन्दी", "ภาษาไทย", "العربية", "עברית", "Ελληνικά", "русский", "日本語の文", "中文字符", "한국어", "각각", "naïve",
-    "e\u0301te\u0301", "A\u030a\u0323", "q\u0307\u0323", "\u1e9b\u0323", "\u212b", "ﬁne", "Ⅻ", "x²y³", "½", "௧௨௩", "ſmall",
-    "it'ſ", "I'LL", "we'Ve", "K", "\u0f71\u0f72\u0f74", "\u0d4d\u200d", "ǆ", "߷", "𝔘𝔫𝔦", "𠀀𪛖", "\U0001d165\U0001d16e",
+    "e\u0301te\u0301", "A\u030a\u0323", "q\u0307\u0323", "\u1e9b\u0323", "\u212b", "ﬁne", "Ⅻ", "x²y³", "½", "௧௨௩",
+    "ſmall", "it'ſ", "I'LL", "we'Ve", "K", "\u0f71\u0f72\u0f74", "\u0d4d\u200d", "ǆ", "߷", "𝔘𝔫𝔦", "𠀀𪛖", "\U0001d165\U0001d16e",
 ]  # fmt: skip
 ADDED = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|im", "im_end|>", "<s>", "</s>", "<tool>", "  ", "Qx"]
 
@@ -99,7 +99,9 @@ def hard_text(rng: random.Random) -> str:
 
 
 def marks(rng: random.Random) -> str:
-    return "".join(rng.choice("\u0300\u0301\u0302\u0307\u0308\u030a\u031b\u0323\u0327\u0328\u0345\u0334") for _ in range(3))
+    return "".join(
+        rng.choice("\u0300\u0301\u0302\u0307\u0308\u030a\u031b\u0323\u0327\u0328\u0345\u0334") for _ in range(3)
+    )
 
 
 def train(tokenizer: Tokenizer, vocab_size: int, alphabet: list[str], special: list[str | AddedToken]) -> Tokenizer:
@@ -110,7 +112,9 @@ def train(tokenizer: Tokenizer, vocab_size: int, alphabet: list[str], special: l
     return tokenizer
 
 
-def byte_level(pre_tokenizer: pre_tokenizers.PreTokenizer, normalizer: normalizers.Normalizer | None = None) -> Tokenizer:
+def byte_level(
+    pre_tokenizer: pre_tokenizers.PreTokenizer, normalizer: normalizers.Normalizer | None = None
+) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizer
     if normalizer is not None:
@@ -121,7 +125,10 @@ def byte_level(pre_tokenizer: pre_tokenizers.PreTokenizer, normalizer: normalize
 
 def split_then_bytes(regex: str) -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(regex), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        [
+            pre_tokenizers.Split(Regex(regex), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
     )
 
 
