@@ -52,6 +52,7 @@ void Sampler::accept_tree(const AcceptParams& params, int index, Worker& worker)
   const AcceptTree& tree = params.trees[index];
   AcceptResult& result = params.results[index];
   check_tree(tree, index, params.logits);
+  result.failed = false;
   result.num_accepted = 0;
   worker.path.clear();
   int node = 0;
@@ -65,7 +66,14 @@ void Sampler::accept_tree(const AcceptParams& params, int index, Worker& worker)
     draw.position = static_cast<std::uint32_t>(tree.root_position + 1 + depth);
     draw.path = worker.path;
     draw.wants_logprob = tree.wants_logprob || tree.num_top_logprobs > 0;
-    result.sampled[depth] = worker.sampler.draw(draw);
+    const std::optional<SampledToken> drawn = worker.sampler.draw(draw);
+    if (!drawn) {
+      // Tokens drawn before stand, the last as the bonus: the next step fails at its root, as plain decoding would.
+      result.failed = depth == 0;
+      result.num_accepted = std::max(0, depth - 1);
+      return;
+    }
+    result.sampled[depth] = *drawn;
     if (tree.num_top_logprobs > 0) {
       worker.sampler.top_logprobs(tree.num_top_logprobs,
                                   result.top_logprobs + std::int64_t{depth} * tree.num_top_logprobs);

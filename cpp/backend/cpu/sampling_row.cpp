@@ -50,8 +50,8 @@ class NoiseReader {
 
 }  // namespace
 
-SampledToken RowSampler::draw(const RowDraw& draw) {
-  begin(draw, false);
+std::optional<SampledToken> RowSampler::draw(const RowDraw& draw) {
+  if (!begin(draw, false)) return std::nullopt;
   SampledToken result;
   float top = adjusted_.top;
   float second = adjusted_.second;
@@ -69,7 +69,7 @@ SampledToken RowSampler::draw(const RowDraw& draw) {
 }
 
 std::span<const ScoredToken> RowSampler::best(const RowDraw& draw, int count) {
-  begin(draw, true);
+  if (!begin(draw, true)) return {};
   if (greedy_) {
     select_top(logits_, count, false);
   } else {
@@ -79,21 +79,18 @@ std::span<const ScoredToken> RowSampler::best(const RowDraw& draw, int count) {
   return best_;
 }
 
-void RowSampler::begin(const RowDraw& draw, bool with_scores_sum) {
+bool RowSampler::begin(const RowDraw& draw, bool with_scores_sum) {
   draw_ = draw;
   filtered_ = false;
   score_sum_ = 0;
   raw_ = kernels_->summarize(draw.logits, draw.vocab_size, draw.wants_logprob || with_scores_sum);
-  if (raw_.has_nan) fail(ErrorCode::kInternal, "sampling: NaN among the logits of row ", draw.row);
+  if (raw_.has_nan) return false;
   logits_ = draw.logits;
   adjusted_ = raw_;
   adjust(with_scores_sum);
-  if (adjusted_.has_nan) fail(ErrorCode::kInternal, "sampling: NaN after penalties and bias in row ", draw.row);
-  if (adjusted_.top == -kInfinity) {
-    fail(ErrorCode::kInvalidArgument, "sampling: no token is left to draw in row ", draw.row, ": all ", draw.vocab_size,
-         " are forbidden or -inf");
-  }
+  if (adjusted_.has_nan || adjusted_.top == -kInfinity) return false;
   greedy_ = draw.rule->temperature == 0 || adjusted_.top == kInfinity;
+  return true;
 }
 
 void RowSampler::adjust(bool with_sum) {

@@ -2,6 +2,7 @@
 // trees.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -27,11 +28,11 @@ class RowSampler {
  public:
   explicit RowSampler(const VocabKernels& kernels) : kernels_(&kernels) {}
 
-  /// Draws the token of a row.
-  /// @throws Error(kInternal) for NaN logits, Error(kInvalidArgument) where no token is left; both name the row.
-  SampledToken draw(const RowDraw& draw);
+  /// Draws the token of a row; nullopt where none can be drawn: a NaN among the logits, or no token left.
+  std::optional<SampledToken> draw(const RowDraw& draw);
 
-  /// The `count` best tokens of a row, best first, ties to the lowest id; fewer where the filters leave fewer. Their
+  /// The `count` best tokens of a row, best first, ties to the lowest id; fewer where the filters leave fewer, none
+  /// where draw() gives none. Their
   /// scores are (logit - largest logit) / temperature + noise, or the logits at temperature 0. Lives until the next
   /// call.
   std::span<const ScoredToken> best(const RowDraw& draw, int count);
@@ -44,7 +45,8 @@ class RowSampler {
   void top_logprobs(int count, TopLogprob* result);
 
  private:
-  void begin(const RowDraw& draw, bool with_scores_sum);
+  /// False where nothing can be drawn.
+  bool begin(const RowDraw& draw, bool with_scores_sum);
   void adjust(bool with_sum);
   void apply_penalties();
   void filter();

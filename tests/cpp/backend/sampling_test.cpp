@@ -30,15 +30,11 @@ class SamplingTest : public ::testing::Test {
         {{logits.data(), DType::kFloat32, rows, vocab_size, vocab_size}, &problem.tree, &problem.result, 1});
   }
 
-  ErrorCode error_of(std::vector<float>& logits, const SamplingRule& rule, const char* in_message) {
-    try {
-      draw(logits, rule);
-    } catch (const Error& error) {
-      EXPECT_NE(std::string(error.what()).find(in_message), std::string::npos) << error.what();
-      return error.code();
-    }
-    ADD_FAILURE() << "no error";
-    return ErrorCode::kNotFound;
+  /// True when nothing can be drawn at the root of a lone row.
+  bool fails(std::vector<float>& logits, const SamplingRule& rule) {
+    TreeCase problem({0}, {-1}, rule);
+    accept(logits, static_cast<int>(logits.size()), problem);
+    return problem.result.failed;
   }
 
   cpu::ThreadPool pool_{2};
@@ -131,26 +127,38 @@ TEST_F(SamplingTest, TopPKeepsAtLeastOneToken) {
   }
 }
 
-TEST_F(SamplingTest, NanIsAnErrorThatNamesTheRow) {
+TEST_F(SamplingTest, NanFailsItsTree) {
   for (const int place : {0, 3, 20}) {
     std::vector<float> logits(21, 0.0f);
     logits[static_cast<std::size_t>(place)] = kNan;
-    EXPECT_EQ(error_of(logits, {}, "row 0"), ErrorCode::kInternal);
+    EXPECT_TRUE(fails(logits, {}));
   }
 }
 
-TEST_F(SamplingTest, EverythingForbiddenIsAnError) {
+TEST_F(SamplingTest, EverythingForbiddenFailsItsTree) {
   std::vector<float> logits(3, -kInf);
-  EXPECT_EQ(error_of(logits, {}, "row 0"), ErrorCode::kInvalidArgument);
+  EXPECT_TRUE(fails(logits, {}));
   logits = {1, 2, 3};
   const TokenId all[] = {0, 1, 2};
   SamplingRule rule;
   rule.forbidden = all;
   rule.num_forbidden = 3;
   rule.min_tokens = 1;
-  EXPECT_EQ(error_of(logits, rule, "no token is left"), ErrorCode::kInvalidArgument);
+  EXPECT_TRUE(fails(logits, rule));
   rule.num_generated = 1;  // min_tokens reached: nothing is forbidden any more
-  EXPECT_NO_THROW(draw(logits, rule));
+  EXPECT_FALSE(fails(logits, rule));
+}
+
+TEST_F(SamplingTest, AFailureBelowTheRootKeepsWhatWasDrawnBefore) {
+  std::vector<float> logits = {0, 9, 0, 0, 9, 0, 0, kNan, 0};  // tokens 1, 1, then nothing
+  SamplingRule rule;
+  rule.temperature = 0;
+  TreeCase problem({0, 1, 1}, {-1, 0, 1}, rule);
+  accept(logits, 3, problem);
+  EXPECT_FALSE(problem.result.failed);
+  EXPECT_EQ(problem.result.num_accepted, 1);  // the second draw is the bonus; its successor fails in the next step
+  EXPECT_EQ(problem.sampled[0].token, 1);
+  EXPECT_EQ(problem.sampled[1].token, 1);
 }
 
 TEST_F(SamplingTest, InfiniteLogits) {
