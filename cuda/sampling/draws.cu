@@ -49,20 +49,20 @@ __device__ float row_sum(const ChunkSum* chunks, int num_chunks, float best) {
 }
 
 __global__ void __launch_bounds__(kWarps* kWarpSize)
-    proposals_kernel(SamplingBatch batch, TokenId* tokens, float* confidences) {
+    proposals_kernel(SamplingBatch batch, int top_k, TokenId* tokens, float* confidences) {
   const int slice_task = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarpSize;
   if (slice_task >= batch.num_tasks) return;
   const int task_index = batch.first_task + slice_task;
   const int length = batch.list_length;
-  tokens += std::int64_t{task_index} * length;
-  confidences += std::int64_t{task_index} * length;
+  tokens += std::int64_t{task_index} * top_k;
+  confidences += std::int64_t{task_index} * top_k;
   const bool writes = threadIdx.x % kWarpSize == 0;
   int found = 0;
   if (!is_hopeless(final_statistics(batch, task_index))) {
     const std::int64_t place = std::int64_t{slice_task} * batch.num_chunks;
     float best = 0;
     float sum = 1;
-    found = merge_lists(batch.lists + place * length, batch.num_chunks, length, length, [&](int rank, SortKey key) {
+    found = merge_lists(batch.lists + place * length, batch.num_chunks, length, top_k, [&](int rank, SortKey key) {
       const float score = score_of(key);
       if (rank == 0) {
         best = score;
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kWarps* kWarpSize)
       confidences[rank] = term(score, best) / sum;
     });
   }
-  for (int rank = found; writes && rank < length; ++rank) {
+  for (int rank = found; writes && rank < top_k; ++rank) {
     tokens[rank] = kNoToken;
     confidences[rank] = 0.0f;
   }
@@ -86,10 +86,10 @@ void launch_draws(const SamplingBatch& batch, cudaStream_t stream) {
   draws_kernel<<<(batch.num_tasks + kWarps - 1) / kWarps, kWarps * kWarpSize, 0, stream>>>(batch);
 }
 
-void launch_proposals(const SamplingBatch& batch, TokenId* tokens, float* confidences, cudaStream_t stream) {
+void launch_proposals(const SamplingBatch& batch, int top_k, TokenId* tokens, float* confidences, cudaStream_t stream) {
   if (batch.num_tasks == 0) return;
   const int blocks = (batch.num_tasks + kWarps - 1) / kWarps;
-  proposals_kernel<<<blocks, kWarps * kWarpSize, 0, stream>>>(batch, tokens, confidences);
+  proposals_kernel<<<blocks, kWarps * kWarpSize, 0, stream>>>(batch, top_k, tokens, confidences);
 }
 
 }  // namespace fastspec::cuda

@@ -129,9 +129,9 @@ void launch_scores(const SamplingBatch& batch, cudaStream_t stream);
 /// Draws of the slice's tasks; needs lists of at least 2.
 void launch_draws(const SamplingBatch& batch, cudaStream_t stream);
 
-/// The `list_length` best tokens of each task of the slice, into tokens and confidences [all tasks, list_length], which
-/// may be mapped host memory.
-void launch_proposals(const SamplingBatch& batch, TokenId* tokens, float* confidences, cudaStream_t stream);
+/// The `top_k` best tokens of each task of the slice, into tokens and confidences [all tasks, top_k], which may be
+/// mapped host memory. Lists hold at least min(top_k, chunk_size).
+void launch_proposals(const SamplingBatch& batch, int top_k, TokenId* tokens, float* confidences, cudaStream_t stream);
 
 /// A tree whose nodes are tasks first_node .. first_node + num_nodes - 1.
 struct DeviceTree {
