@@ -51,7 +51,7 @@ class KeyRing {
 
   /// First key of tile `tile` of the piece, within the sequence.
   __device__ int first_key_of(const Item& item, int tile) const {
-    return first_key(item.plan, first_unit_ + tile / Traits::kTilesPerUnit) +
+    return first_key(item.sink_units, item.hidden_units, first_unit_ + tile / Traits::kTilesPerUnit) +
            tile % Traits::kTilesPerUnit * Traits::kTileKeys;
   }
 

@@ -57,6 +57,7 @@ cudaError_t launch_attention(const AttentionParams& params, const AttentionConfi
   TileLaunch launch;
   launch.params = params;
   launch.plan = plan;
+  launch.group_size = params.num_heads / params.kv.num_kv_heads;
   launch.counters = reinterpret_cast<int*>(memory + layout.counters);
   launch.partial_lse = reinterpret_cast<float*>(memory + layout.partial_lse);
   launch.partial = reinterpret_cast<float*>(memory + layout.partial);

@@ -8,8 +8,8 @@
 
 #include <cstdint>
 
+#include "backend/params.h"
 #include "common/host_device.h"
-#include "step/slot_lists.h"
 
 namespace fastspec::cuda {
 
@@ -69,8 +69,8 @@ FS_HOST_DEVICE inline std::int64_t total_units(const SequencePlan& plan, int num
 }
 
 /// First key of a unit of an item. Keys at or past num_keys() do not exist and are seen by no row.
-FS_HOST_DEVICE inline int first_key(const SequencePlan& plan, int unit) {
-  return (unit < plan.sink_units ? unit : unit + plan.hidden_units) * kUnitKeys;
+FS_HOST_DEVICE inline int first_key(int sink_units, int hidden_units, int unit) {
+  return (unit < sink_units ? unit : unit + hidden_units) * kUnitKeys;
 }
 
 /// Units [low, high) of the line.

@@ -111,19 +111,17 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kCtasPerSm)
   const CtaPlan share = launch.plan.ctas[blockIdx.x];
   PieceWalk walk{launch.plan.sequences, share.low, share.high, share.sequence};
   KeyRing<Traits> ring(params.kv, shared_address(ring_memory), row_warp, key_warp);
-  Piece next_piece;
-  Item next_item;
+  Piece piece;
+  Item item;
   const auto advance = [&] {
-    if (!walk.next(next_piece)) return false;
-    next_item = load_item(launch, next_piece, Traits::kRows);
-    ring.start(next_item, next_piece);
+    if (!walk.next(piece)) return false;
+    item = load_item(launch, piece, Traits::kRows);
+    ring.start(item, piece);
     return true;
   };
 
   bool more = advance();
   while (more) {
-    const Piece piece = next_piece;
-    const Item item = next_item;
     const Skip<Traits> skip(item, row_warp);
     const LaneRows rows = load_lane_rows<Traits>(params, item, row_warp);
     Query<Traits> query;
@@ -144,17 +142,19 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kCtasPerSm)
                           state);
     }
     __syncthreads();  // the ring is idle: all copies were waited for, all tiles read
+    const Piece done = piece;
+    if constexpr (Traits::kKeyWarps == 1) more = advance();  // the next piece's first tiles travel during the stores
+    const Item done_item = load_item(launch, done, Traits::kRows);
     if constexpr (Traits::kKeyWarps == 1) {
-      more = advance();  // the next piece's first tiles travel while this one is stored
-      store_from_registers<Traits>(launch, item, piece, row_warp, state);
+      store_from_registers<Traits>(launch, done_item, done, row_warp, state);
     } else {
-      store_over_key_groups<Traits>(launch, item, piece, row_warp, key_warp, state,
+      store_over_key_groups<Traits>(launch, done_item, done, row_warp, key_warp, state,
                                     reinterpret_cast<float*>(ring_memory));
     }
-    if (!piece.whole()) __threadfence();
+    if (!done.whole()) __threadfence();
     __syncthreads();
     if constexpr (Traits::kKeyWarps != 1) more = advance();
-    if (!piece.whole()) finish_part<Traits>(launch, item, piece, &last_part_flag);
+    if (!done.whole()) finish_part<Traits>(launch, done_item, done, &last_part_flag);
   }
 }
 

@@ -125,16 +125,17 @@ __device__ __forceinline__ void add_values(float (&output)[Traits::kValueTiles][
 }
 
 __device__ inline bool sees(const AttentionParams& params, const Item& item, const LaneRows& rows, int half, int key) {
+  const int row = half == 0 ? rows.row[0] : rows.row[1];  // not by index: the arrays stay in registers
+  const int position = half == 0 ? rows.position[0] : rows.position[1];
   if (key >= item.num_keys) return false;
   if (key < item.list_length) {
-    return !item.pages || in_window(params.window, params.sinks, rows.position[half], key);
+    return !item.pages || in_window(params.window, params.sinks, position, key);
   }
   const int new_key = key - item.list_length;
-  const std::uint64_t* words =
-      params.mask_bits + static_cast<std::int64_t>(item.row_begin + rows.row[half]) * kMaskWords;
-  if (!mask_allows(item.mask, words, rows.row[half], new_key)) return false;
+  const std::uint64_t* words = params.mask_bits + static_cast<std::int64_t>(item.row_begin + row) * kMaskWords;
+  if (!mask_allows(item.mask, words, row, new_key)) return false;
   return params.window <= 0 ||
-         in_window(params.window, params.sinks, rows.position[half], params.positions[item.row_begin + new_key]);
+         in_window(params.window, params.sinks, position, params.positions[item.row_begin + new_key]);
 }
 
 /// Whether some row of the warp may not see some of the keys [first, first + kGroupKeys).
@@ -147,12 +148,20 @@ __device__ bool needs_mask(const Item& item, const LaneRows& rows, int first) {
 template <typename Traits>
 __device__ void mask_scores(Scores<Traits>& scores, const AttentionParams& params, const Item& item,
                             const LaneRows& rows, int first) {
+  static_assert(Traits::kScoreTiles <= 8, "one bit a score");
   const int column = static_cast<int>(threadIdx.x) % 4 * 2;
+  // The rules are walked in a loop that is not unrolled: few tiles need them, and their code is long.
+  std::uint32_t seen = 0;
+#pragma unroll 1
+  for (int index = 0; index < Traits::kScoreTiles * 4; ++index) {
+    const int key = first + index / 4 * 8 + column + index % 2;
+    if (sees(params, item, rows, index / 2 % 2, key)) seen |= 1u << index;
+  }
 #pragma unroll
   for (int tile = 0; tile < Traits::kScoreTiles; ++tile) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      if (!sees(params, item, rows, i / 2, first + tile * 8 + column + i % 2)) scores[tile][i] = kMinusInfinity;
+      if ((seen >> (tile * 4 + i) & 1u) == 0) scores[tile][i] = kMinusInfinity;
     }
   }
 }

@@ -50,6 +50,7 @@ struct TileTraits {
 struct TileLaunch {
   AttentionParams params;
   AttentionPlan plan;
+  int group_size = 1;            // query heads of a K/V head
   int* counters = nullptr;       // [num_ctas] pieces of the item that starts as this CTA's last; zero between launches
   float* partial_lse = nullptr;  // [2 * num_ctas, tile_rows], base 2
   float* partial = nullptr;      // [2 * num_ctas, tile_rows, padded_dim], normalised
@@ -57,7 +58,7 @@ struct TileLaunch {
 
 /// The item of a piece, the same in all threads of a CTA.
 struct Item {
-  int group_size = 0;
+  int group_size = 1;
   int kv_head = 0;
   int first_packed = 0;  // of the tile, within the sequence
   int num_packed = 0;    // of the sequence; the tile may end before its last row
@@ -69,7 +70,8 @@ struct Item {
   NewMask mask = NewMask::kCausal;
   const Slot* entries = nullptr;  // [list_length] slots, or [pages]
   const Slot* slots = nullptr;    // [num_rows]
-  SequencePlan plan;
+  int sink_units = 0;             // see SequencePlan
+  int hidden_units = 0;
 
   __device__ int packed_in_tile(int tile_rows) const { return min(tile_rows, num_packed - first_packed); }
 };
@@ -77,14 +79,16 @@ struct Item {
 __device__ inline Item load_item(const TileLaunch& launch, const Piece& piece, int tile_rows) {
   const AttentionParams& params = launch.params;
   Item item;
-  item.plan = launch.plan.sequences[piece.sequence];
+  const SequencePlan plan = launch.plan.sequences[piece.sequence];
   const KvList list = params.lists[piece.sequence];
   item.row_begin = params.row_offsets[piece.sequence];
   item.num_rows = params.row_offsets[piece.sequence + 1] - item.row_begin;
   item.mask = params.masks[piece.sequence];
-  item.group_size = params.num_heads / params.kv.num_kv_heads;
-  item.kv_head = piece.item / item.plan.row_tiles;
-  item.first_packed = piece.item % item.plan.row_tiles * tile_rows;
+  item.group_size = launch.group_size;
+  item.sink_units = plan.sink_units;
+  item.hidden_units = plan.hidden_units;
+  item.kv_head = piece.item / plan.row_tiles;
+  item.first_packed = piece.item % plan.row_tiles * tile_rows;
   item.num_packed = item.num_rows * item.group_size;
   item.list_length = list.length;
   item.num_keys = list.length + (item.mask == NewMask::kNone ? 0 : item.num_rows);

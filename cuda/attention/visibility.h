@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
+#include "backend/params.h"
 #include "common/host_device.h"
-#include "step/slot_lists.h"
 
 namespace fastspec::cuda {
 
