@@ -1,17 +1,11 @@
 // The two matrix products of a tile with warpgroup instructions (compute capability 9.0, target sm_90a): 64 rows a
 // warpgroup, the left operand in registers, the right one read from the ring by the matrix unit itself. Accumulators
 // have the fragment layout of common/mma.cuh (warp w of the group holds rows 16w to 16w + 15), so that everything
-// between the products is shared with the other path. Elsewhere the functions compile to nothing and are never
-// launched.
+// between the products is shared with the other path. Code for other targets traps: a launch there must end in
+// an error, not in wrong numbers.
 #pragma once
 
 #include "attention/tile_math.cuh"
-
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define FS_HOPPER_DEVICE 1
-#else
-#define FS_HOPPER_DEVICE 0
-#endif
 
 namespace fastspec::cuda {
 
@@ -147,9 +141,13 @@ __device__ __forceinline__ void add_values_hopper(float (&output)[Traits::kValue
 #else
 
 template <typename Traits>
-__device__ void multiply_keys_hopper(Scores<Traits>&, const Query<Traits>&, std::uint32_t) {}
+__device__ void multiply_keys_hopper(Scores<Traits>&, const Query<Traits>&, std::uint32_t) {
+  __trap();
+}
 template <typename Traits>
-__device__ void add_values_hopper(float (&)[Traits::kValueTiles][4], const Weights<Traits>&, std::uint32_t) {}
+__device__ void add_values_hopper(float (&)[Traits::kValueTiles][4], const Weights<Traits>&, std::uint32_t) {
+  __trap();
+}
 
 #endif
 

@@ -112,7 +112,11 @@ class KeyRing {
   }
 
   /// Makes copied data visible to the warpgroup instructions of all threads behind the next barrier.
-  __device__ static void fence_for_matrix_unit() { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
+  __device__ static void fence_for_matrix_unit() {
+#if FS_HOPPER_DEVICE
+    asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
+#endif
+  }
 
   __device__ void group_barrier() const {
     if constexpr (Traits::kRowWarps == 1) {

@@ -82,6 +82,7 @@ __device__ const T* visible_key(const AttentionParams& params, int sequence, int
 template <typename T>
 __device__ float dot(const float* query, const T* key, int size) {
   float sum = 0;
+#pragma unroll 4
   for (int i = 0; i < size; ++i) sum += query[i] * to_float(key[i]);
   return sum;
 }
@@ -122,6 +123,7 @@ __global__ void __launch_bounds__(kThreads) attention_plain_kernel(const __grid_
       const int d = column * kThreads + thread;
       if (d >= head_dim) break;
       float chunk = 0;
+#pragma unroll 4
       for (int i = 0; i < kThreads; ++i) {
         const T* value = static_cast<const T*>(scratch.values[i]);
         if (value != nullptr) chunk += scratch.weights[i] * to_float(value[d]);

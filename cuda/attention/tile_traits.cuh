@@ -10,6 +10,13 @@
 #include "common/element.cuh"
 #include "common/warp.cuh"
 
+// 1 where the code being compiled may use warpgroup instructions.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define FS_HOPPER_DEVICE 1
+#else
+#define FS_HOPPER_DEVICE 0
+#endif
+
 namespace fastspec::cuda {
 
 template <typename T_, int kDim_, int kRows_, bool kHopper_>
