@@ -12,6 +12,8 @@ namespace {
 constexpr std::size_t kHalfBytes = std::size_t{4} << 20;
 constexpr std::size_t kStagingAlignment = 64;
 constexpr int kOldestArchitecture = 80;
+// What the workspaces of sampling and attention, which grow with use, take at most: nobody may plan with it.
+constexpr std::size_t kWorkspaceReserve = std::size_t{384} << 20;
 
 /// Frees in a destructor, where an error has nowhere to go: after a device failure every free fails too.
 template <typename Free>
@@ -144,7 +146,7 @@ std::size_t CudaContext::available_bytes() const {
   activate();
   std::size_t available = 0, total = 0;
   check_cuda(cudaMemGetInfo(&available, &total), "cudaMemGetInfo");
-  return available;
+  return available > kWorkspaceReserve ? available - kWorkspaceReserve : 0;
 }
 
 }  // namespace fastspec::cuda

@@ -40,6 +40,7 @@ class CudaContext : public std::enable_shared_from_this<CudaContext> {
   std::uint64_t num_uploads() const { return num_uploads_; }
   /// Waits until everything enqueued is done.
   void synchronize();
+  /// Free memory less what the operations' workspaces may still take.
   std::size_t available_bytes() const;
 
  private:
