@@ -23,7 +23,8 @@ Sequence::Sequence(SeqId id, std::shared_ptr<const RequestState> request, int sa
       tokens_(request_->prompt),
       visible_len_(prompt_len()),
       exact_len_(prompt_len()),
-      text_(std::move(tokenizer), request_->sampling.stop, request_->sampling.skip_special_tokens) {
+      text_(std::move(tokenizer), request_->sampling.stop, request_->sampling.min_tokens,
+            request_->sampling.skip_special_tokens) {
   tokens_.reserve(request_->prompt.size() + request_->max_tokens);
   generated_.reserve(request_->max_tokens);
   stats.prompt_tokens = prompt_len();
@@ -69,8 +70,7 @@ void Sequence::find_end(Acceptance& acceptance) {
     const int index = num_generated() + static_cast<int>(kept);
     const bool text_stops = text_.push(index, token);
     ++kept;
-    if (std::binary_search(end_tokens.begin(), end_tokens.end(), token) ||
-        (text_stops && index + 1 > request_->sampling.min_tokens)) {
+    if (text_stops || std::binary_search(end_tokens.begin(), end_tokens.end(), token)) {
       acceptance.finish = FinishReason::kStop;
     } else if (index + 1 >= request_->max_tokens) {
       acceptance.finish = FinishReason::kLength;
