@@ -28,7 +28,7 @@ struct VocabKernels {
 
 /// One thread's share of a linear layer: output columns [begin, end) of all rows.
 struct LinearTask {
-  const float* input = nullptr;  // [rows, in_features]
+  const void* input = nullptr;  // [rows, in_features], float32 but for bfloat16_dot
   std::int64_t input_stride = 0;
   int rows = 0;
   const void* weight = nullptr;  // [out_features, in_features]
@@ -45,6 +45,8 @@ struct LinearKernels {
   void (*float32)(const LinearTask& task);
   void (*bfloat16)(const LinearTask& task);
   void (*float16)(const LinearTask& task);
+  /// bfloat16 input and weight, float32 sums; null where the processor has no such product.
+  void (*bfloat16_dot)(const LinearTask& task);
 };
 
 /// Operations on one row or one head.
@@ -58,8 +60,16 @@ struct RowKernels {
   void (*widen_bfloat16)(const BFloat16* input, int size, float* output);
   void (*widen_float16)(const Float16* input, int size, float* output);
 
+  void (*narrow_bfloat16)(const float* input, int size, BFloat16* output);
+  void (*narrow_float16)(const float* input, int size, Float16* output);
+
   void widen(const BFloat16* input, int size, float* output) const { widen_bfloat16(input, size, output); }
   void widen(const Float16* input, int size, float* output) const { widen_float16(input, size, output); }
+  void narrow(const float* input, int size, BFloat16* output) const { narrow_bfloat16(input, size, output); }
+  void narrow(const float* input, int size, Float16* output) const { narrow_float16(input, size, output); }
+  void narrow(const float* input, int size, float* output) const {
+    for (int i = 0; i < size; ++i) output[i] = input[i];
+  }
 };
 
 constexpr int kTileKeys = 64;  // keys that attention looks at together: the bits of one mask word
@@ -89,7 +99,9 @@ struct AttentionKernels {
 };
 
 struct Kernels {
-  const char* name;  // "avx512", "avx2", "portable"
+  const char* name;  // "avx512_bf16", "avx512", "avx2", "portable"
+  // Rows of a pass from which libtorch's float32 product is faster than ours, by measurement.
+  int torch_rows;
   VocabKernels vocab;
   LinearKernels linear;
   RowKernels row;

@@ -39,8 +39,9 @@ struct Portable {
   static Reg load(const T* p) {
     return map([&](int i) { return to_float(p[i]); });
   }
-  static void store(float* p, const Reg& a) {
-    for (int i = 0; i < kWidth; ++i) p[i] = a.lane[i];
+  template <typename T>
+  static void store(T* p, const Reg& a) {
+    for (int i = 0; i < kWidth; ++i) from_float(a.lane[i], p[i]);
   }
   static Reg add(const Reg& a, const Reg& b) {
     return map([&](int i) { return a.lane[i] + b.lane[i]; });
