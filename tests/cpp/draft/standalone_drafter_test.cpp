@@ -237,7 +237,9 @@ TEST_F(StandaloneDrafterTest, TruncatedSequenceDraftsFromWhatIsLeft) {
   tokens_[1].resize(7);
   kv_.truncate(1, 6);
   drafter_->truncate(1, 6);
-  tokens_[1].back() = 1;
+  tokens_[1].back() = (tokens_[1].back() + 1) % kVocabSize;  // drawn anew
+  tokens_[1].push_back(1);
+  prefill(1, 7);  // in a step without drafts
   step({1}, 1);
   drafter_->truncate(1, 0);  // its state was lost
   drafter_->truncate(99, 3);
