@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "backend/cpu/half.h"
+#include "backend/noise.h"
 #include "base/types.h"
 
 namespace fastspec::cpu {
@@ -22,6 +23,15 @@ struct VocabKernels {
   LogitSummary (*summarize)(const float* logits, int size, bool with_sum);
   /// Indices with logits[i] > threshold (>= where `inclusive`), ascending, plus `base`; returns how many.
   int (*gather_above)(const float* logits, int size, float threshold, bool inclusive, TokenId base, TokenId* indices);
+  /// Noise words of the tokens 4 * first_block .. of `num_blocks` blocks, as noise::token_block() gives them.
+  void (*noise_words)(const noise::DrawKey& key, std::uint32_t first_block, int num_blocks, std::uint32_t* words);
+  /// Indices, ascending, plus `base`, whose (logit - top) * scale + noise is not surely below `threshold`: the noise is
+  /// taken with an error that is allowed for. Never one at -inf.
+  int (*gather_perturbed)(const float* logits, const std::uint32_t* words, int size, float top, float scale,
+                          float threshold, TokenId base, TokenId* indices);
+  /// Sum of exp((logit - top) * scale + noise - shift), relative error below 1e-4.
+  float (*perturbed_sum)(const float* logits, const std::uint32_t* words, int size, float top, float scale,
+                         float shift);
   /// Sum of exp((x - top) * scale).
   float (*sum_exp)(const float* logits, int size, float top, float scale);
 };

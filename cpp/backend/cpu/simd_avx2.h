@@ -3,6 +3,8 @@
 
 #include <immintrin.h>
 
+#include <cstdint>
+
 #include "backend/cpu/half.h"
 
 namespace fastspec::cpu {
@@ -46,6 +48,18 @@ struct Avx2 {
   static Reg scale2(Reg a, Reg n) {
     const __m256i exponent = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
     return _mm256_mul_ps(a, _mm256_castsi256_ps(exponent));
+  }
+  /// The 24 high bits of each word as a number.
+  static Reg load_high24(const std::uint32_t* p) {
+    return _mm256_cvtepi32_ps(_mm256_srli_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)), 8));
+  }
+  /// a = mantissa * 2^exponent with the mantissa in [1, 2), for normal positive a.
+  static Reg exponent(Reg a) {
+    return _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_srli_epi32(_mm256_castps_si256(a), 23), _mm256_set1_epi32(127)));
+  }
+  static Reg mantissa(Reg a) {
+    const __m256i fraction = _mm256_and_si256(_mm256_castps_si256(a), _mm256_set1_epi32(0x7fffff));
+    return _mm256_castsi256_ps(_mm256_or_si256(fraction, _mm256_set1_epi32(0x3f800000)));
   }
   static float sum(Reg a) {
     __m128 half = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));

@@ -3,6 +3,8 @@
 
 #include <immintrin.h>
 
+#include <cstdint>
+
 #include "backend/cpu/half.h"
 
 namespace fastspec::cpu {
@@ -43,6 +45,13 @@ struct Avx512 {
   static Reg round(Reg a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
   /// a * 2^n for an integral n within the exponent range of floats.
   static Reg scale2(Reg a, Reg n) { return _mm512_scalef_ps(a, n); }
+  /// The 24 high bits of each word as a number.
+  static Reg load_high24(const std::uint32_t* p) {
+    return _mm512_cvtepi32_ps(_mm512_srli_epi32(_mm512_loadu_si512(p), 8));
+  }
+  /// a = mantissa * 2^exponent with the mantissa in [1, 2), for normal positive a.
+  static Reg exponent(Reg a) { return _mm512_getexp_ps(a); }
+  static Reg mantissa(Reg a) { return _mm512_getmant_ps(a, _MM_MANT_NORM_1_2, _MM_MANT_SIGN_src); }
   static float sum(Reg a) { return _mm512_reduce_add_ps(a); }
   static float top(Reg a) { return _mm512_reduce_max_ps(a); }
   /// Element i of the result is the sum of a[i].

@@ -76,6 +76,21 @@ struct Portable {
       return a.lane[i] * std::bit_cast<float>(exponent);
     });
   }
+  /// The 24 high bits of each word as a number.
+  static Reg load_high24(const std::uint32_t* p) {
+    return map([&](int i) { return static_cast<float>(p[i] >> 8); });
+  }
+  /// a = mantissa * 2^exponent with the mantissa in [1, 2), for normal positive a.
+  static Reg exponent(const Reg& a) {
+    return map([&](int i) {
+      return static_cast<float>(static_cast<int>(std::bit_cast<std::uint32_t>(a.lane[i]) >> 23) - 127);
+    });
+  }
+  static Reg mantissa(const Reg& a) {
+    return map([&](int i) {
+      return std::bit_cast<float>((std::bit_cast<std::uint32_t>(a.lane[i]) & 0x7fffffu) | 0x3f800000u);
+    });
+  }
   static float sum(const Reg& a) { return (a.lane[0] + a.lane[2]) + (a.lane[1] + a.lane[3]); }
   static float top(const Reg& a) { return larger(larger(a.lane[0], a.lane[2]), larger(a.lane[1], a.lane[3])); }
   /// Element i of the result is the sum of a[i].
