@@ -255,6 +255,8 @@ int run(int argc, char** argv) {
   const int repetitions = argc > 2 ? std::max(1, std::atoi(argv[2])) : 7;
   const std::string only = argc > 3 ? argv[3] : "all";
   Backend backend = make_backend("cpu", DType::kFloat32, threads);
+  if (argc > 4 && std::string(argv[4]) == "reference")
+    backend = make_backend("cpu:reference", DType::kFloat32, threads);
   for (auto table = cpu::runnable_kernels(); argc > 4 && *table != nullptr; ++table) {
     if (std::string(argv[4]) == (*table)->name) backend.ops = std::make_unique<cpu::FastOps>(threads, **table);
   }
