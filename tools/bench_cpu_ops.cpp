@@ -1,6 +1,7 @@
 // Times the CPU backend's operations at the shapes of SmolLM2-135M beside the memory's read rate, measured in the same
-// run. Variants are interleaved; medians of the repetitions. Prints, asserts nothing. Usage: bench_cpu_ops [threads]
-// [repetitions]
+// run. Variants are interleaved; medians of the repetitions. Prints, asserts nothing.
+//
+// bench_cpu_ops [threads] [repetitions] [linear | attention | sampling | all] [kernel table | reference]
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
