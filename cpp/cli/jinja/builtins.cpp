@@ -81,7 +81,9 @@ Value string_method(const std::string& text, const std::string& name, const Argu
     expect_count(what, arguments, 2, 2);
     const std::string& from = string_argument(what, arguments, 0);
     if (from.empty()) fail_unsupported(what + " of nothing");
-    return Value::of(replace_all(text, from, string_argument(what, arguments, 1)));
+    const std::string& to = string_argument(what, arguments, 1);
+    if (text.size() / from.size() * to.size() > kMaxText) fail_render("a text that is too long");
+    return Value::of(replace_all(text, from, to));
   }
   fail_unsupported(what + " of a text");
 }
@@ -141,6 +143,7 @@ Value apply_filter(const std::string& name, const Value& value, const Arguments&
     for (const Value& item : items_of(value)) {
       if (!first && separator) text += to_text(*separator);
       text += to_text(item);
+      if (text.size() > kMaxText) fail_render("a text that is too long");
       first = false;
     }
     return Value::of(std::move(text));

@@ -60,6 +60,11 @@ bool is_true(const Value& value);
 bool are_equal(const Value& left, const Value& right);
 /// What `{{ value }}` prints.
 std::string to_text(const Value& value);
+/// Longest text that an operation may make, in bytes.
+inline constexpr std::size_t kMaxText = 4 << 20;
+/// Bytes of memory that data takes, about.
+std::size_t size_of(const Json& data);
+
 /// What a loop runs over.
 std::vector<Value> items_of(const Value& value);
 /// `container.name` or `container["name"]`, `container[3]`; undefined where there is none.
