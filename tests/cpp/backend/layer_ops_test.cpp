@@ -278,6 +278,16 @@ TEST_P(LayerOpsTest, RopeStore) {
   }
 }
 
+TEST_P(LayerOpsTest, RopeStoreFollowsEveryArgumentFromCallToCall) {
+  const auto implementation = ops();
+  for (const RopeCase& shape :
+       {RopeCase{}, RopeCase{false, DType::kFloat32, 64, 1.3f, 5}, RopeCase{},
+        RopeCase{false, DType::kFloat32, 32, 1, 5}, RopeCase{false, DType::kFloat32, 32, 1, 3}}) {
+    std::mt19937_64 random(17);  // equal positions in every call
+    run_rope_case(*implementation, shape, random);
+  }
+}
+
 TEST_P(LayerOpsTest, CopySlotsOfAllLayers) {
   constexpr int kLayers = 3, kPages = 4, kHeads = 2, kDim = 8, kPageSize = 4;
   for (const DType dtype : kAllTypes) {
