@@ -61,8 +61,7 @@ std::unique_ptr<Drafter> make_drafter(const SpeculationConfig& speculation, std:
     FS_CHECK(model.has_value(), "standalone drafter without a model");
     return std::make_unique<StandaloneDrafter>(model->config, std::move(model->weights), backend, dtype,
                                                StandaloneDrafter::Limits{.max_drafted = speculation.max_draft_tokens,
-                                                                         .max_rows = limits.max_rows,
-                                                                         .max_sequences = limits.max_sequences,
+                                                                         .pass = limits.pass,
                                                                          .vocab_size = limits.vocab_size,
                                                                          .num_pages = limits.num_pages,
                                                                          .page_size = limits.page_size});

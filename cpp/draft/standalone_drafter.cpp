@@ -11,9 +11,9 @@ StandaloneDrafter::StandaloneDrafter(const ModelConfig& config, Weights weights,
                                      const Limits& limits)
     : limits_(limits),
       backend_(backend),
-      transformer_(config, std::move(weights), backend, limits.max_rows, limits.max_sequences),
+      transformer_(config, std::move(weights), backend, limits.pass.max_rows, limits.pass.max_sequences),
       kv_(*backend.device, transformer_.kv_shape(dtype), limits.num_pages, limits.page_size),
-      buffers_(*backend.device, limits.max_rows, limits.max_sequences) {}
+      buffers_(*backend.device, limits.pass) {}
 
 Matrix StandaloneDrafter::forward(std::span<const Rows> rows) {
   batch_.clear();
@@ -53,7 +53,7 @@ bool StandaloneDrafter::knows(const SamplingRule& rule) const {
 void StandaloneDrafter::catch_up(State& state, std::span<const TokenId> tokens, std::span<const PageId> pages,
                                  int length) {
   while (state.kv_len < length) {
-    const int end = std::min(length, state.kv_len + limits_.max_rows);
+    const int end = std::min(length, state.kv_len + limits_.pass.max_rows);
     const Rows rows{tokens, pages, state.kv_len, end, false};
     forward({&rows, 1});
     state.kv_len = end;
@@ -73,7 +73,8 @@ void StandaloneDrafter::draft(std::span<const DraftRequest> requests, std::span<
     // A step that failed after it drafted has K/V of the root in a page that may be another's now.
     state.kv_len = std::min(state.kv_len, length - 1);
     // The last catch-up rows ride in the first drafting pass; only what exceeds a pass is computed before.
-    catch_up(state, request.tokens, request.pages, length - std::max(1, limits_.max_rows / limits_.max_sequences));
+    catch_up(state, request.tokens, request.pages,
+             length - std::max(1, limits_.pass.max_rows / limits_.pass.max_sequences));
     drafted[i].assign(request.tokens.begin(), request.tokens.end());
     active.push_back(i);
   }

@@ -18,8 +18,7 @@ class StandaloneDrafter final : public Drafter {
  public:
   struct Limits {
     int max_drafted = 0;
-    int max_rows = 0;  // rows of one pass
-    int max_sequences = 0;
+    PassLimits pass;
     int vocab_size = 0;  // of the target: ids beyond are never proposed (paddings may differ either way)
     int num_pages = 0;   // scratch pages included
     int page_size = 0;

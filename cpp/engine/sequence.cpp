@@ -69,6 +69,7 @@ void Sequence::find_end(Acceptance& acceptance) {
     const TokenId token = acceptance.tokens[kept].token;
     const int index = num_generated() + static_cast<int>(kept);
     const bool text_stops = text_.push(index, token);
+    if (wants_penalties()) history_.prepare(token);
     ++kept;
     if (text_stops || std::binary_search(end_tokens.begin(), end_tokens.end(), token)) {
       acceptance.finish = FinishReason::kStop;
@@ -82,11 +83,11 @@ void Sequence::find_end(Acceptance& acceptance) {
   acceptance.path.resize(std::min(acceptance.path.size(), kept - 1));
 }
 
-void Sequence::commit(const Acceptance& acceptance) {
-  for (const CommittedToken& token : acceptance.tokens) {
+void Sequence::commit(Acceptance& acceptance) noexcept {
+  for (CommittedToken& token : acceptance.tokens) {
     tokens_.push_back(token.token);
-    generated_.push_back(token);
     if (wants_penalties()) history_.add_output(token.token);
+    generated_.push_back(std::move(token));
   }
   exact_len_ = len();
 }

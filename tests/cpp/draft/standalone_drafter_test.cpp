@@ -32,8 +32,9 @@ class StandaloneDrafterTest : public ::testing::Test {
     drafter_ = std::make_unique<StandaloneDrafter>(
         config, testing::tiny_weights(config, kSeed, DType::kFloat32, *backend_.device), backend_, DType::kFloat32,
         StandaloneDrafter::Limits{.max_drafted = kMaxDrafted,
-                                  .max_rows = max_rows,
-                                  .max_sequences = max_sequences,
+                                  .pass = {.max_rows = max_rows,
+                                           .max_sequences = max_sequences,
+                                           .max_list_entries = max_sequences * kNumPages},
                                   .vocab_size = kVocabSize,
                                   .num_pages = kNumPages,
                                   .page_size = kPageSize});
@@ -45,7 +46,7 @@ class StandaloneDrafterTest : public ::testing::Test {
     Transformer model(config, testing::tiny_weights(config, kSeed, DType::kFloat32, *backend_.device), backend_, 128,
                       1);
     const KvPool kv(*backend_.device, model.kv_shape(DType::kFloat32), 128 / kPageSize, kPageSize);
-    PassBuffers buffers(*backend_.device, 128, 1);
+    PassBuffers buffers(*backend_.device, {.max_rows = 128, .max_sequences = 1, .max_list_entries = kNumPages});
     Tokens chain;
     for (int k = 0; k < num_drafted; ++k) {
       RowBatch batch;

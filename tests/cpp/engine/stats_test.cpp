@@ -37,7 +37,7 @@ TEST(EngineStatsTest, SaysWhatWasCounted) {
   stats.pages_total = 90;
   stats.pages_used = 12;
   stats.sequences_running = 3;
-  stats.requests_waiting = 4;
+  stats.sequences_waiting = 4;
   stats.step_seconds = 2.0;
   stats.operation_seconds = 1.5;
   stats.verify_seconds = 1.25;
