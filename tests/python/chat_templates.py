@@ -198,7 +198,7 @@ SNIPPETS = [
     "{{ 'a,b,,c'.split(',')[-1] }}{{ 'a,b,,c'.split(',')|length }}{{ 'aXbX'.replace('X', 'yy') }}{{ 'aXb'|replace('X', '') }}",
     "{{ 'añ日本'|length }}{{ 'añ日本'[1] }}{{ 'añ日本'[-1] }}{{ 'añ日本'[1:3] }}{{ 'añ日本'[::-1] }}{{ [1, 2, 3][-2:]|join('+') }}{{ [1,2,3,4][3:0:-2]|join }}",
     "{{ ['a', 'b']|first }}{{ 'xyz'|last }}{{ [1, 2]|length }}{{ messages|count }}{{ missing|default('d') }}{{ ''|default('e', true) }}{{ ''|d('f') }}",
-    "{{ 'Ab'|upper }}{{ 'Ab'.lower() }}{{ 3 is odd }}{{ 3 is even }}{{ 'a' is string }}{{ [] is iterable }}{{ {} is mapping }}{{ 4 is number }}{{ none is none }}",
+    "{{ 'Ab'|upper }}{{ 'aB cD'|capitalize }}{{ ''|capitalize }}{{ 'Ab'.lower() }}{{ 3 is odd }}{{ 3 is even }}{{ 'a' is string }}{{ [] is iterable }}{{ {} is mapping }}{{ 4 is number }}{{ none is none }}",
     "{{ x_undefined is defined }}{{ messages is not defined }}{{ true is true }}{{ 1 is false }}{{ 'a' is equalto 'a' }}{{ 'a' is in ['a'] }}{{ 3 is eq 3 }}",
     "{{ messages[0]['role'] }}{{ messages[0].role }}{{ messages[-1].get('role') }}{{ messages[0].get('none', 'def') }}{{ messages[99] is defined }}{{ messages[0].none is defined }}",
     "{{ 'abc'.startswith('ab') }}{{ 'abc'.endswith('ab') }}{{ -3 }}{{ - 3 + 5 }}{{ (1, 2)[1] }}{{ (('deep')) }}{{ [[1], [2]][1][0] }}",

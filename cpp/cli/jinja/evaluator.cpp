@@ -184,7 +184,9 @@ class Evaluator {
       case Kind::kIndex:
         return member(child(0), child(1));
       case Kind::kSlice: {
-        const auto part = [&](std::size_t i) { return node.children[i] == nullptr ? Value() : child(i); };
+        const auto part = [&](std::size_t i) {
+          return node.children[i] == nullptr ? Value::of(Json(nullptr)) : child(i);
+        };
         return made(apply_slice(child(0), part(1), part(2), part(3)));
       }
       case Kind::kCall:

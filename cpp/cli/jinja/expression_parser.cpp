@@ -183,6 +183,7 @@ ExpressionPtr ExpressionParser::primary() {
       std::int64_t value = 0;
       const auto parsed = std::from_chars(token.text.data(), token.text.data() + token.text.size(), value);
       if (parsed.ec != std::errc()) fail("a smaller number");
+      if (value != 0 && token.text[0] == '0') fail("a number without leading zeros");
       take();
       return make_literal(value);
     }

@@ -193,7 +193,7 @@ Value apply_slice(const Value& value, const Value& start, const Value& stop, con
   if (!value.is_array() && !value.is_string()) fail_render("a slice of a value of type " + type_name(value));
   const std::vector<Value> items = items_of(value);
   const auto size = static_cast<std::int64_t>(items.size());
-  const auto absent = [](const Value& part) { return part.is_undefined() || (part.is_data() && part.data->is_null()); };
+  const auto absent = [](const Value& part) { return part.is_data() && part.data->is_null(); };
   const auto read = [&](const Value& part, std::int64_t otherwise) {
     if (absent(part)) return otherwise;
     if (!part.is_integer()) fail_render("a slice by a value of type " + type_name(part));

@@ -71,6 +71,7 @@ std::vector<Value> items_of(const Value& value);
 Value member(const Value& container, const Value& key);
 
 Value apply_binary(const std::string& operation, const Value& left, const Value& right);
+/// Absent bounds are null.
 Value apply_slice(const Value& value, const Value& start, const Value& stop, const Value& step);
 Value apply_filter(const std::string& name, const Value& value, const Arguments& arguments);
 bool apply_test(const std::string& name, const Value& value, const Arguments& arguments);
