@@ -102,7 +102,7 @@ def _restore_pre_tokenizer(tokenizer: Any, file: Path) -> None:
     if name in ("default", "gpt-2", "qwen2"):  # read right; "default" also stands for SentencePiece vocabularies
         return
     if name == "smollm":
-        split = Digits(individual_digits=True)
+        split: Any = Digits(individual_digits=True)
         byte_level = ByteLevel(add_prefix_space=False)
     elif name == "llama-bpe":
         split = Split(Regex(_LLAMA3_SPLIT), "isolated")
