@@ -43,9 +43,9 @@ std::optional<DraftModel> load_draft_model(const EngineConfig& config, DType dty
                                            const Tokenizer* target_tokenizer, const LoadProgress& progress) {
   const DrafterConfig& drafter = config.speculation.drafter;
   if (drafter.kind != "standalone") return std::nullopt;
-  check_same_tokenizer(drafter.model, target_tokenizer);
   DraftModel model;
-  model.config = load_model_config(drafter.model);
+  model.config = load_model_config(drafter.model);  // first: a directory without one is no model at all
+  check_same_tokenizer(drafter.model, target_tokenizer);
   model.weights = load_weights(drafter.model, model.config, dtype, device, progress);
   return model;
 }
