@@ -132,7 +132,7 @@ TEST_P(Fault, AtEveryOperationLeavesNothingBehind) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Drafter, Fault, ::testing::Values("", "ngram", "standalone", "planted"),
-                         [](const auto& info) { return std::string(info.param).empty() ? "plain" : info.param; });
+                         [](const auto& test) { return std::string(test.param).empty() ? "plain" : test.param; });
 
 TEST(Fault, ADrafterThatAlwaysFailsLeavesPlainDecoding) {
   class Broken final : public Drafter {
