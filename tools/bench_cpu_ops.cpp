@@ -1,6 +1,7 @@
 // Times the CPU backend's operations at the shapes of SmolLM2-135M beside the memory's read rate, measured in the same
-// run. Variants are interleaved; medians of the repetitions. Prints, asserts nothing. Usage: bench_cpu_ops [threads]
-// [repetitions]
+// run. Variants are interleaved; medians of the repetitions. Prints, asserts nothing.
+//
+// bench_cpu_ops [threads] [repetitions] [linear | attention | sampling | all] [kernel table | reference]
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/cpu/fast_ops.h"
 #include "backend/cpu/thread_pool.h"
 
 namespace fastspec {
@@ -252,8 +254,13 @@ void bench_sampling(Backend& backend, int repetitions) {
 int run(int argc, char** argv) {
   const int threads = argc > 1 ? std::atoi(argv[1]) : 0;
   const int repetitions = argc > 2 ? std::max(1, std::atoi(argv[2])) : 7;
-  const std::string only = argc > 3 ? argv[3] : "";
+  const std::string only = argc > 3 ? argv[3] : "all";
   Backend backend = make_backend("cpu", DType::kFloat32, threads);
+  if (argc > 4 && std::string(argv[4]) == "reference")
+    backend = make_backend("cpu:reference", DType::kFloat32, threads);
+  for (auto table = cpu::runnable_kernels(); argc > 4 && *table != nullptr; ++table) {
+    if (std::string(argv[4]) == (*table)->name) backend.ops = std::make_unique<cpu::FastOps>(threads, **table);
+  }
   cpu::ThreadPool pool(threads);
   const Buffer read_buffer = random_buffer(*backend.device, DType::kFloat32, std::size_t{1} << 26);
   {
@@ -266,9 +273,9 @@ int run(int argc, char** argv) {
     std::printf("read rate: 1 thread %.1f GB/s, %d threads %.1f GB/s (medians)\n", median(single), pool.num_threads(),
                 median(all));
   }
-  if (only.empty() || only == "linear") bench_linear(backend, pool, read_buffer, repetitions);
-  if (only.empty() || only == "attention") bench_attention(backend, repetitions);
-  if (only.empty() || only == "sampling") bench_sampling(backend, repetitions);
+  if (only == "all" || only == "linear") bench_linear(backend, pool, read_buffer, repetitions);
+  if (only == "all" || only == "attention") bench_attention(backend, repetitions);
+  if (only == "all" || only == "sampling") bench_sampling(backend, repetitions);
   return 0;
 }
 

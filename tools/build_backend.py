@@ -69,4 +69,4 @@ def dynamic_metadata(field: str, settings: Mapping[str, Any] | None = None, *_: 
     version = _torch_version("-I") or _torch_version()
     if version is None:
         raise SystemExit(f"fastspec: torch is missing in {sys.executable}: pip install torch=={DEFAULT_TORCH}")
-    return [f"torch=={version}"]
+    return [f"torch=={version}", "tqdm>=4.60"]

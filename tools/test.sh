@@ -60,7 +60,7 @@ step "Python lint" ruff check "${python_sources[@]}"
 step "types" mypy
 must "optimised build" bash tools/install.sh "$release" -DFASTSPEC_BUILD_TESTS=ON -DFASTSPEC_WERROR=ON
 must "optimised build of tests" cmake --build "$release"
-model=$(python tools/fetch_demo_model.py | tail -n 1) && export FASTSPEC_DEMO_MODEL=$model
+model=$(python tools/fetch_demo_model.py | tail -n 1) && export FASTSPEC_TEST_MODEL=$model
 step "demo model" test -f "$model/model.safetensors"
 step "ctest, optimised" ctest --test-dir "$release" --output-on-failure
 step "package" consumer

@@ -34,6 +34,8 @@ class Device {
   virtual std::string name() const = 0;
   /// Uninitialised memory. @throws Error(kOutOfMemory) naming `what` and the sizes.
   virtual Buffer allocate(std::size_t bytes, const char* what) = 0;
+  /// Uninitialised host memory that copies to and from the device best. @throws as allocate().
+  virtual Buffer allocate_host(std::size_t bytes, const char* what) = 0;
   /// Host to device and back; ordered with the operations issued before and after.
   virtual void copy_to_device(void* destination, const void* source, std::size_t bytes) = 0;
   virtual void copy_to_host(void* destination, const void* source, std::size_t bytes) = 0;

@@ -3,7 +3,6 @@
 // containers.
 #pragma once
 
-#include <bit>
 #include <cmath>
 #include <cstdint>
 
@@ -49,18 +48,6 @@ constexpr double uniform(std::uint32_t word) {
 /// Gumbel noise of a random word, -log(-log(u)). Computed in double and rounded once, so that devices agree.
 inline float gumbel(std::uint32_t word) {
   return static_cast<float>(-std::log(-std::log(uniform(word))));
-}
-
-/// Range of gumbel(): -log(25 log 2) and 25 log 2, rounded outwards.
-constexpr float kLowestGumbel = -2.86f;
-constexpr float kHighestGumbel = 17.34f;
-
-/// An upper bound of gumbel(word) without a logarithm: -log(u) >= 1 - u, and 1 - u >= 2^(width - 25) where `width` is
-/// the bit width of the complement of u's 24 bits. Rounded outwards.
-constexpr float gumbel_bound(std::uint32_t word) {
-  const std::uint32_t complement = 0xFFFFFFu - (word >> 8);
-  const int width = static_cast<int>(std::bit_width(complement));
-  return static_cast<float>(25 - width) * 0.6931473f + 0.001f;
 }
 
 }  // namespace fastspec::noise

@@ -117,7 +117,7 @@ int chat(const ChatOptions& options) {
   while (true) {
     if (terminal) std::printf("> ");
     std::fflush(stdout);
-    if (!std::getline(std::cin, line)) return take_interrupt() ? kInterrupted : 0;
+    if (interrupted() || !std::getline(std::cin, line)) return take_interrupt() ? kInterrupted : 0;
     if (line == "/exit") return 0;
     if (line == "/reset") {
       conversation.reset();

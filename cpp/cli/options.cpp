@@ -13,6 +13,16 @@
 #include "cli/command.h"
 
 namespace fastspec::cli {
+namespace {
+
+void check_directory(const std::string& option, const std::string& directory) {
+  if (std::filesystem::is_directory(directory)) return;
+  throw Error(ErrorCode::kNotFound,
+              option + directory + ": no such directory (of a hub name or a .gguf file, `python -m fastspec fetch " +
+                  directory + "` prints the directory)");
+}
+
+}  // namespace
 
 void EngineOptions::add_to(CLI::App& app) {
   const std::string group = "Engine";
@@ -50,15 +60,11 @@ void EngineOptions::add_to(CLI::App& app) {
 
 EngineConfig EngineOptions::config() const {
   EngineConfig config = config_;
-  if (!std::filesystem::is_directory(config.model)) {
-    throw Error(ErrorCode::kNotFound, "--model " + config.model +
-                                          ": no such directory (of a hub name or a .gguf file, `python -m fastspec "
-                                          "fetch " +
-                                          config.model + "` prints the directory)");
-  }
+  check_directory("--model ", config.model);
   if (dtype_ != "auto") config.dtype = parse_dtype(dtype_);
   DrafterConfig& drafter = config.speculation.drafter;
   drafter = DrafterConfig::parse(drafter_);
+  if (!drafter.model.empty()) check_directory("--drafter standalone:", drafter.model);
   if (max_draft_tokens_->count() > 0) {
     if (!has_drafter()) {
       throw Error(ErrorCode::kInvalidArgument, "--max-draft-tokens has no effect without --drafter");
@@ -134,7 +140,11 @@ SamplingParams SamplingOptions::params() const {
 }
 
 std::string read_text(const std::string& file) {
-  if (file == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
+  if (file == "-") {
+    std::string text{std::istreambuf_iterator<char>(std::cin), {}};
+    if (interrupted()) throw Interrupted();
+    return text;
+  }
   std::ifstream stream(file, std::ios::binary);
   std::string text{std::istreambuf_iterator<char>(stream), {}};
   if (!stream || std::filesystem::is_directory(file)) {

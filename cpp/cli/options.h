@@ -55,7 +55,7 @@ class SamplingOptions {
   CLI::Option* logprobs_option_ = nullptr;
 };
 
-/// A whole file, or standard input for "-". @throws Error(kNotFound).
+/// A whole file, or standard input for "-". @throws Error(kNotFound), Interrupted.
 std::string read_text(const std::string& file);
 
 /// "1.5 GB": 1000-based, three digits.

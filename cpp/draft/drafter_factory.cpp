@@ -43,9 +43,9 @@ std::optional<DraftModel> load_draft_model(const EngineConfig& config, DType dty
                                            const Tokenizer* target_tokenizer, const LoadProgress& progress) {
   const DrafterConfig& drafter = config.speculation.drafter;
   if (drafter.kind != "standalone") return std::nullopt;
-  check_same_tokenizer(drafter.model, target_tokenizer);
   DraftModel model;
-  model.config = load_model_config(drafter.model);
+  model.config = load_model_config(drafter.model);  // first: a directory without one is no model at all
+  check_same_tokenizer(drafter.model, target_tokenizer);
   model.weights = load_weights(drafter.model, model.config, dtype, device, progress);
   return model;
 }
@@ -61,8 +61,7 @@ std::unique_ptr<Drafter> make_drafter(const SpeculationConfig& speculation, std:
     FS_CHECK(model.has_value(), "standalone drafter without a model");
     return std::make_unique<StandaloneDrafter>(model->config, std::move(model->weights), backend, dtype,
                                                StandaloneDrafter::Limits{.max_drafted = speculation.max_draft_tokens,
-                                                                         .max_rows = limits.max_rows,
-                                                                         .max_sequences = limits.max_sequences,
+                                                                         .pass = limits.pass,
                                                                          .vocab_size = limits.vocab_size,
                                                                          .num_pages = limits.num_pages,
                                                                          .page_size = limits.page_size});

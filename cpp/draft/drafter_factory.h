@@ -11,6 +11,7 @@
 #include "draft/drafter.h"
 #include "memory/kv_pool.h"
 #include "model/model_config.h"
+#include "model/pass.h"
 #include "model/weights.h"
 
 namespace fastspec {
@@ -27,8 +28,7 @@ std::optional<DraftModel> load_draft_model(const EngineConfig& config, DType dty
                                            const Tokenizer* target_tokenizer, const LoadProgress& progress);
 
 struct DrafterLimits {
-  int max_rows = 0;
-  int max_sequences = 0;
+  PassLimits pass;
   int vocab_size = 0;
   int num_pages = 0;  // scratch pages included
   int page_size = 0;

@@ -11,9 +11,9 @@ StandaloneDrafter::StandaloneDrafter(const ModelConfig& config, Weights weights,
                                      const Limits& limits)
     : limits_(limits),
       backend_(backend),
-      transformer_(config, std::move(weights), backend, limits.max_rows, limits.max_sequences),
+      transformer_(config, std::move(weights), backend, limits.pass.max_rows, limits.pass.max_sequences),
       kv_(*backend.device, transformer_.kv_shape(dtype), limits.num_pages, limits.page_size),
-      buffers_(*backend.device, limits.max_rows, limits.max_sequences) {}
+      buffers_(*backend.device, limits.pass) {}
 
 Matrix StandaloneDrafter::forward(std::span<const Rows> rows) {
   batch_.clear();
@@ -36,10 +36,24 @@ Matrix StandaloneDrafter::forward(std::span<const Rows> rows) {
   return logits;
 }
 
+bool StandaloneDrafter::knows(std::span<const TokenId> tokens) const {
+  const int vocab_size = transformer_.config().vocab_size;
+  return vocab_size >= limits_.vocab_size ||
+         std::all_of(tokens.begin(), tokens.end(), [&](TokenId token) { return token < vocab_size; });
+}
+
+bool StandaloneDrafter::knows(const SamplingRule& rule) const {
+  const int vocab_size = transformer_.config().vocab_size;
+  const auto known = [&](const auto& entry) { return entry.token < vocab_size; };
+  return knows(std::span(rule.forbidden, rule.num_forbidden)) &&
+         std::all_of(rule.counts, rule.counts + rule.num_counts, known) &&
+         std::all_of(rule.bias, rule.bias + rule.num_bias, known);
+}
+
 void StandaloneDrafter::catch_up(State& state, std::span<const TokenId> tokens, std::span<const PageId> pages,
                                  int length) {
   while (state.kv_len < length) {
-    const int end = std::min(length, state.kv_len + limits_.max_rows);
+    const int end = std::min(length, state.kv_len + limits_.pass.max_rows);
     const Rows rows{tokens, pages, state.kv_len, end, false};
     forward({&rows, 1});
     state.kv_len = end;
@@ -52,12 +66,17 @@ void StandaloneDrafter::draft(std::span<const DraftRequest> requests, std::span<
   std::vector<std::size_t> active;
   for (std::size_t i = 0; i < count; ++i) {
     const DraftRequest& request = requests[i];
+    if (std::min(request.max_drafted, request.max_depth) <= 0) continue;
+    if (!knows(request.tokens) || !knows(request.rule)) continue;
     const int length = static_cast<int>(request.tokens.size());
+    State& state = states_[request.seq];
+    // A step that failed after it drafted has K/V of the root in a page that may be another's now.
+    state.kv_len = std::min(state.kv_len, length - 1);
     // The last catch-up rows ride in the first drafting pass; only what exceeds a pass is computed before.
-    catch_up(states_[request.seq], request.tokens, request.pages,
-             length - std::max(1, limits_.max_rows / limits_.max_sequences));
+    catch_up(state, request.tokens, request.pages,
+             length - std::max(1, limits_.pass.max_rows / limits_.pass.max_sequences));
     drafted[i].assign(request.tokens.begin(), request.tokens.end());
-    if (std::min(request.max_drafted, request.max_depth) > 0) active.push_back(i);
+    active.push_back(i);
   }
   for (int level = 0; !active.empty(); ++level) {
     std::vector<Rows> rows;
@@ -106,7 +125,7 @@ void StandaloneDrafter::draft(std::span<const DraftRequest> requests, std::span<
 void StandaloneDrafter::observe(std::span<const Observation> observations) {
   for (const Observation& seen : observations) {
     const int root_end = seen.first_position + seen.num_known_rows;
-    if (seen.will_draft && seen.num_known_rows > 1) {
+    if (seen.will_draft && seen.num_known_rows > 1 && knows(seen.tokens.first(root_end))) {
       catch_up(states_[seen.seq], seen.tokens, seen.pages, root_end);
       continue;
     }

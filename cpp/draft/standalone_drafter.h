@@ -18,9 +18,8 @@ class StandaloneDrafter final : public Drafter {
  public:
   struct Limits {
     int max_drafted = 0;
-    int max_rows = 0;  // rows of one pass
-    int max_sequences = 0;
-    int vocab_size = 0;  // of the target: ids beyond are never proposed
+    PassLimits pass;
+    int vocab_size = 0;  // of the target: ids beyond are never proposed (paddings may differ either way)
     int num_pages = 0;   // scratch pages included
     int page_size = 0;
   };
@@ -52,6 +51,9 @@ class StandaloneDrafter final : public Drafter {
   };
 
   Matrix forward(std::span<const Rows> rows);
+  /// False when one of the tokens is beyond the draft's vocabulary: such a sequence runs plain.
+  bool knows(std::span<const TokenId> tokens) const;
+  bool knows(const SamplingRule& rule) const;
   /// Computes K/V of committed tokens up to `length` (exclusive), in passes of at most max_rows.
   void catch_up(State& state, std::span<const TokenId> tokens, std::span<const PageId> pages, int length);
 

@@ -28,8 +28,13 @@ T get(const nlohmann::json& value, const std::string& option) {
   try {
     if constexpr (std::is_integral_v<T>) {
       if (!value.is_number_integer()) throw std::invalid_argument("not an integer");
+      const bool fits = value.is_number_unsigned() ? std::in_range<T>(value.get<std::uint64_t>())
+                                                   : std::in_range<T>(value.get<std::int64_t>());
+      if (!fits) throw std::out_of_range("would wrap");
     }
     return value.get<T>();
+  } catch (const std::out_of_range&) {
+    fail(ErrorCode::kInvalidArgument, "option ", option, ": ", value.dump(), " is out of range");
   } catch (const std::exception&) {
     fail(ErrorCode::kInvalidArgument, "option ", option, ": ", value.dump(), " is of the wrong type");
   }
@@ -86,6 +91,10 @@ void EngineConfig::validate() const {
   } else if (drafter.kind != "standalone") {
     fail(ErrorCode::kInvalidArgument, "drafter \"", drafter.kind, "\": expected none, ngram or standalone:DIR");
   }
+  if ((drafter.kind == "standalone") == drafter.model.empty()) {
+    fail(ErrorCode::kInvalidArgument, "drafter \"", drafter.kind, "\" with model \"", drafter.model,
+         "\": standalone has one, ngram none");
+  }
 }
 
 std::string EngineConfig::to_json() const {
@@ -103,7 +112,8 @@ std::string EngineConfig::to_json() const {
                          {"ngram_min", speculation.drafter.ngram_min},
                          {"ngram_max", speculation.drafter.ngram_max},
                          {"max_draft_tokens", speculation.max_draft_tokens}};
-  return json.dump();
+  // A path need not be UTF-8; a form that can be printed is worth more than an exception.
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
 EngineConfig EngineConfig::from_json(const std::string& text) {

@@ -97,11 +97,14 @@ void EngineCore::plan_memory_and_build() {
       std::make_unique<KvPool>(*parts_.backend.device, target_->kv_shape(parts_.dtype), all_pages, config_.page_size);
   kv_ = std::make_unique<PagedKvCache>(plan.num_pages, plan.num_scratch_pages, config_.page_size);
 
+  const PassLimits pass_limits{
+      .max_rows = config_.max_batch_rows,
+      .max_sequences = config_.max_num_seqs,
+      .max_list_entries = std::int64_t{config_.max_num_seqs} * kv_->pages_for(config_.max_model_len)};
   fill_info(plan, kv_bytes_per_token);
   if (parts_.drafter == nullptr) {
     parts_.drafter = make_drafter(config_.speculation, std::move(parts_.draft_model), parts_.backend, parts_.dtype,
-                                  {.max_rows = config_.max_batch_rows,
-                                   .max_sequences = config_.max_num_seqs,
+                                  {.pass = pass_limits,
                                    .vocab_size = parts_.model.vocab_size,
                                    .num_pages = all_pages,
                                    .page_size = config_.page_size});
@@ -115,7 +118,7 @@ void EngineCore::plan_memory_and_build() {
   }
   scheduler_ = std::make_unique<Scheduler>(limits, *kv_);
   runner_ = std::make_unique<StepRunner>(parts_.backend, *target_, *target_kv_, *kv_, *scheduler_, parts_.drafter.get(),
-                                         limits);
+                                         pass_limits);
 }
 
 void EngineCore::fill_info(const MemoryPlan& plan, std::size_t kv_bytes_per_token) {
@@ -202,7 +205,12 @@ void EngineCore::check_request(const RequestState& state, const Request& request
   }
 }
 
+void EngineCore::check_alive() const {
+  if (poisoned_) fail(ErrorCode::kDeviceFailure, "the device failed in an earlier step: make a new engine");
+}
+
 RequestId EngineCore::submit(const Request& request) {
+  check_alive();
   const std::shared_ptr<RequestState> state = make_request_state(request);
   check_request(*state, request);
   const std::lock_guard lock(mutex_);
@@ -221,22 +229,25 @@ void EngineCore::cancel(RequestId request) {
 }
 
 void EngineCore::take_inbox() {
-  std::vector<std::shared_ptr<const RequestState>> submitted;
+  std::vector<std::unique_ptr<Sequence>> sequences;
   std::vector<RequestId> cancelled;
   {
     const std::lock_guard lock(mutex_);
-    submitted.swap(submitted_);
+    for (const auto& state : submitted_) {
+      for (int sample = 0; sample < state->sampling.n; ++sample) {
+        sequences.push_back(std::make_unique<Sequence>(next_seq_++, state, sample, parts_.tokenizer));
+      }
+    }
+    submitted_.clear();  // only now: what is not taken stays
     cancelled.swap(cancelled_);
     if (std::exchange(reset_requested_, false)) {
       runner_->stats() = {};
       operation_seconds_ = 0;
     }
   }
-  for (const auto& state : submitted) {
-    unfinished_samples_[state->id] = state->sampling.n;
-    for (int sample = 0; sample < state->sampling.n; ++sample) {
-      scheduler_->add(std::make_unique<Sequence>(next_seq_++, state, sample, parts_.tokenizer));
-    }
+  for (auto& sequence : sequences) {
+    unfinished_samples_[sequence->request().id] = sequence->request().sampling.n;
+    scheduler_->add(std::move(sequence));
   }
   for (const RequestId request : cancelled) {
     for (const SeqId seq : scheduler_->sequences_of(request)) {
@@ -246,7 +257,7 @@ void EngineCore::take_inbox() {
 }
 
 StepReport EngineCore::step() {
-  if (poisoned_) fail(ErrorCode::kDeviceFailure, "the device failed in an earlier step: make a new engine");
+  check_alive();
   take_inbox();
   StepReport report;
   try {
@@ -310,7 +321,7 @@ void EngineCore::publish_stats() {
   stats.pages_total = kv_->num_pages();
   stats.pages_used = kv_->num_pages() - kv_->num_free_pages();
   stats.sequences_running = scheduler_->num_running();
-  stats.requests_waiting = scheduler_->num_waiting();
+  stats.sequences_waiting = scheduler_->num_waiting();
   const std::lock_guard lock(mutex_);
   published_ = std::move(stats);
 }

@@ -68,6 +68,7 @@ class EngineCore {
   std::shared_ptr<RequestState> make_request_state(const Request& request) const;
   std::vector<TokenId> prompt_tokens(const Request& request) const;
   void check_request(const RequestState& state, const Request& request) const;
+  void check_alive() const;
   void take_inbox();
   void publish_stats();
 
@@ -83,7 +84,7 @@ class EngineCore {
   SeqId next_seq_ = 0;
   std::unordered_map<RequestId, int> unfinished_samples_;  // of requests that the scheduler knows
   std::vector<Output> undelivered_;                        // of cancelled requests, until a step succeeds
-  bool poisoned_ = false;
+  std::atomic<bool> poisoned_ = false;
 
   mutable std::mutex mutex_;  // guards what follows: the part that other threads touch
   std::vector<std::shared_ptr<const RequestState>> submitted_;

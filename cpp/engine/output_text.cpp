@@ -7,9 +7,12 @@
 
 namespace fastspec {
 
-OutputText::OutputText(std::shared_ptr<const Tokenizer> tokenizer, std::vector<std::string> stop,
+OutputText::OutputText(std::shared_ptr<const Tokenizer> tokenizer, std::vector<std::string> stop, int min_tokens,
                        bool skip_special_tokens)
-    : tokenizer_(std::move(tokenizer)), stop_(std::move(stop)), skip_special_tokens_(skip_special_tokens) {
+    : tokenizer_(std::move(tokenizer)),
+      stop_(std::move(stop)),
+      min_tokens_(min_tokens),
+      skip_special_tokens_(skip_special_tokens) {
   if (tokenizer_) stream_ = tokenizer_->stream(skip_special_tokens_);
 }
 
@@ -38,16 +41,23 @@ void OutputText::append(TokenId token) {
   if (stream_) {
     const std::size_t old_size = text_.size();
     text_ += stream_->push(token);
-    for (const std::string& stop : stop_) {
-      const std::size_t from = old_size >= stop.size() ? old_size - stop.size() + 1 : 0;
-      const std::size_t found = text_.find(stop, from);
-      if (found == std::string::npos) continue;
-      piece.stops = true;
-      stop_begin_ = std::min(stop_begin_, found);
+    if (static_cast<int>(pieces_.size()) >= min_tokens_) {
+      const std::size_t begin = find_stop(old_size);
+      piece.stops = begin != std::string::npos;
+      stop_begin_ = std::min(stop_begin_, begin);
     }
   }
   piece.text_end = text_.size();
   pieces_.push_back(piece);
+}
+
+std::size_t OutputText::find_stop(std::size_t old_size) const {
+  std::size_t begin = std::string::npos;
+  for (const std::string& stop : stop_) {
+    const std::size_t from = old_size >= stop.size() ? old_size - stop.size() + 1 : 0;
+    begin = std::min(begin, text_.find(stop, from));
+  }
+  return begin;
 }
 
 std::size_t OutputText::held_back(std::size_t end) const {
@@ -61,6 +71,8 @@ std::size_t OutputText::held_back(std::size_t end) const {
 }
 
 std::string OutputText::take(int num_tokens, bool finished) {
+  FS_CHECK(num_tokens <= static_cast<int>(pieces_.size()), "text of ", num_tokens, " tokens, ", pieces_.size(),
+           " were pushed");
   if (!stream_ || num_tokens == 0) return {};
   if (finished && num_tokens < static_cast<int>(pieces_.size())) cut(num_tokens);
   std::size_t end = pieces_[num_tokens - 1].text_end;

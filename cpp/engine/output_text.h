@@ -12,7 +12,9 @@ namespace fastspec {
 class OutputText {
  public:
   /// @param tokenizer may be null: then there is no text and no stop string is ever found.
-  OutputText(std::shared_ptr<const Tokenizer> tokenizer, std::vector<std::string> stop, bool skip_special_tokens);
+  /// @param min_tokens stop strings that end in the text of the first min_tokens tokens are ordinary text.
+  OutputText(std::shared_ptr<const Tokenizer> tokenizer, std::vector<std::string> stop, int min_tokens,
+             bool skip_special_tokens);
 
   /// Sets generated token `index`, 0 being the first. Setting an index again with the same token is free, so a step
   /// that is run again may push what the failed one pushed. @returns true when a stop string ends inside this token's
@@ -32,10 +34,13 @@ class OutputText {
   void append(TokenId token);
   /// Drops all but the first tokens; the stream starts anew.
   void cut(int num_tokens);
+  /// Where the first stop string begins that ends beyond `old_size`; npos when there is none.
+  std::size_t find_stop(std::size_t old_size) const;
   std::size_t held_back(std::size_t end) const;
 
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::vector<std::string> stop_;
+  int min_tokens_;
   bool skip_special_tokens_;
   std::unique_ptr<Tokenizer::Stream> stream_;
   std::string text_;

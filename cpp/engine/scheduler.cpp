@@ -109,6 +109,9 @@ const Sequence* Scheduler::prompt_holder(const Sequence& sequence, bool& blocked
 
 void Scheduler::admit(int& prompt_rows, StepPlan& plan) {
   if (!plan.preempted.empty()) return;  // pages just ran out
+  // What running prompts still lack is spoken for; a prompt let in on it would be preempted or would preempt.
+  int promised = 0;
+  for (const auto& other : running_) promised += kv_.missing_pages(other->id(), other->len());
   for (auto candidate = waiting_.begin(); candidate != waiting_.end();) {
     if (num_running() >= limits_.max_num_seqs || prompt_rows == 0) return;
     Sequence& sequence = **candidate;
@@ -120,7 +123,7 @@ void Scheduler::admit(int& prompt_rows, StepPlan& plan) {
     }
     // The last prompt token is computed again: its logits give the sample's first token.
     const int shared = holder == nullptr ? 0 : (sequence.prompt_len() - 1) / kv_.page_size();
-    if (kv_.pages_for(sequence.len()) - shared > free_pages()) return;  // first come, first served
+    if (kv_.pages_for(sequence.len()) - shared > kv_.num_free_pages() - promised) return;  // first come, first served
     if (shared > 0) {
       const int length = kv_.add_shared(holder->id(), sequence.id(), shared * kv_.page_size());
       plan.shared.push_back({.from = holder->id(), .to = sequence.id(), .length = length});
@@ -130,6 +133,7 @@ void Scheduler::admit(int& prompt_rows, StepPlan& plan) {
     const int num_rows = std::min(sequence.len() - kv_.kv_len(sequence.id()), prompt_rows);
     prompt_rows -= num_rows;
     plan_rows(sequence, num_rows, plan);
+    promised += kv_.missing_pages(sequence.id(), sequence.len());
     running_.push_back(std::move(*candidate));
     candidate = waiting_.erase(candidate);
   }

@@ -23,7 +23,8 @@ Sequence::Sequence(SeqId id, std::shared_ptr<const RequestState> request, int sa
       tokens_(request_->prompt),
       visible_len_(prompt_len()),
       exact_len_(prompt_len()),
-      text_(std::move(tokenizer), request_->sampling.stop, request_->sampling.skip_special_tokens) {
+      text_(std::move(tokenizer), request_->sampling.stop, request_->sampling.min_tokens,
+            request_->sampling.skip_special_tokens) {
   tokens_.reserve(request_->prompt.size() + request_->max_tokens);
   generated_.reserve(request_->max_tokens);
   stats.prompt_tokens = prompt_len();
@@ -68,9 +69,9 @@ void Sequence::find_end(Acceptance& acceptance) {
     const TokenId token = acceptance.tokens[kept].token;
     const int index = num_generated() + static_cast<int>(kept);
     const bool text_stops = text_.push(index, token);
+    if (wants_penalties()) history_.prepare(token);
     ++kept;
-    if (std::binary_search(end_tokens.begin(), end_tokens.end(), token) ||
-        (text_stops && index + 1 > request_->sampling.min_tokens)) {
+    if (text_stops || std::binary_search(end_tokens.begin(), end_tokens.end(), token)) {
       acceptance.finish = FinishReason::kStop;
     } else if (index + 1 >= request_->max_tokens) {
       acceptance.finish = FinishReason::kLength;
@@ -82,11 +83,11 @@ void Sequence::find_end(Acceptance& acceptance) {
   acceptance.path.resize(std::min(acceptance.path.size(), kept - 1));
 }
 
-void Sequence::commit(const Acceptance& acceptance) {
-  for (const CommittedToken& token : acceptance.tokens) {
+void Sequence::commit(Acceptance& acceptance) noexcept {
+  for (CommittedToken& token : acceptance.tokens) {
     tokens_.push_back(token.token);
-    generated_.push_back(token);
     if (wants_penalties()) history_.add_output(token.token);
+    generated_.push_back(std::move(token));
   }
   exact_len_ = len();
 }

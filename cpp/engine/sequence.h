@@ -53,8 +53,9 @@ class Sequence {
   /// that a failed step would have to undo.
   void find_end(Acceptance& acceptance);
 
-  /// Appends the run's tokens. Cannot fail for want of memory: room for them was made at submit.
-  void commit(const Acceptance& acceptance);
+  /// Appends the run's tokens, which are taken out of it; their number stays. Cannot fail: room for them was made at
+  /// submit and in find_end().
+  void commit(Acceptance& acceptance) noexcept;
 
   /// Takes back tokens from `length` on (not those of the prompt). They are drawn again by later steps.
   void truncate(int length);

@@ -35,7 +35,7 @@ std::string EngineStats::to_string() const {
        << commit_seconds << ", emit " << emit_seconds << "; outside operations "
        << share(step_seconds - operation_seconds, step_seconds) << "%\n";
   text << "pages used " << pages_used << " of " << pages_total << ", running " << sequences_running << ", waiting "
-       << requests_waiting << ", preemptions " << preemptions << ", draft failures " << draft_failures << "\n";
+       << sequences_waiting << ", preemptions " << preemptions << ", draft failures " << draft_failures << "\n";
   return text.str();
 }
 

@@ -29,14 +29,14 @@ class Stopwatch {
 }  // namespace
 
 StepRunner::StepRunner(Backend& backend, Transformer& target, KvPool& target_kv, PagedKvCache& kv, Scheduler& scheduler,
-                       Drafter* drafter, const SchedulerLimits& limits)
+                       Drafter* drafter, const PassLimits& limits)
     : backend_(backend),
       target_(target),
       target_kv_(target_kv),
       kv_(kv),
       scheduler_(scheduler),
       drafter_(drafter),
-      buffers_(*backend.device, limits.max_batch_rows, limits.max_num_seqs) {}
+      buffers_(*backend.device, limits) {}
 
 StepReport StepRunner::run() {
   Stopwatch watch(stats_.step_seconds);
@@ -51,7 +51,13 @@ StepReport StepRunner::run() {
     }
   }
   if (plan.empty()) return {};
-  return collect(launch(std::move(plan)));
+  const std::vector<SequencePlan> planned = plan.sequences;
+  try {
+    return collect(launch(std::move(plan)));
+  } catch (...) {
+    forget_drafts(planned);
+    throw;
+  }
 }
 
 StepRunner::InFlight StepRunner::launch(StepPlan plan) {
@@ -70,7 +76,7 @@ StepRunner::InFlight StepRunner::launch(StepPlan plan) {
 }
 
 StepReport StepRunner::collect(InFlight step) {
-  const std::vector<Acceptance> acceptances = accept(step);
+  std::vector<Acceptance> acceptances = accept(step);
   commit(step, acceptances);
   observe(step, acceptances);
   count(step, acceptances);
@@ -95,12 +101,29 @@ void StepRunner::draft(InFlight& step) {
   if (requests.empty()) return;
   std::vector<TokenTree> trees;
   for (const DraftRequest& request : requests) trees.emplace_back(request.tokens.back());
-  drafter_->draft(requests, trees);
+  try {
+    drafter_->draft(requests, trees);
+    for (std::size_t k = 0; k < requests.size(); ++k) {
+      trees[k].check(requests[k].max_drafted, requests[k].max_depth, target_.config().vocab_size);
+    }
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kDeviceFailure) throw;
+    log(LogLevel::kWarning, "drafter ", drafter_->name(), " failed, ", requests.size(),
+        " sequences decode plainly in this step: ", error.what());
+    forget_drafts(step.plan.sequences);
+    stats_.draft_failures += static_cast<std::int64_t>(requests.size());
+    return;
+  }
   for (std::size_t k = 0; k < requests.size(); ++k) {
-    trees[k].check(requests[k].max_drafted, requests[k].max_depth, target_.config().vocab_size);
     step.num_drafted += trees[k].num_drafted();
     step.trees[planned_index[k]] = std::move(trees[k]);
   }
+}
+
+void StepRunner::forget_drafts(std::span<const SequencePlan> planned) {
+  if (drafter_ == nullptr) return;
+  // What the drafter noted beyond the cached tokens lies in pages that went back.
+  for (const SequencePlan& sequence : planned) drafter_->truncate(sequence.seq, sequence.first_position);
 }
 
 void StepRunner::budget(InFlight& step) {
@@ -140,7 +163,7 @@ std::vector<Acceptance> StepRunner::accept(const InFlight& step) {
   return result;
 }
 
-void StepRunner::commit(InFlight& step, const std::vector<Acceptance>& acceptances) {
+void StepRunner::commit(InFlight& step, std::vector<Acceptance>& acceptances) {
   Stopwatch watch(stats_.commit_seconds);
   std::vector<SlotMove> moves;
   std::vector<int> kv_lens;
@@ -247,7 +270,7 @@ StepReport StepRunner::emit(const InFlight& step, const std::vector<Acceptance>&
 void StepRunner::truncate(SeqId seq, int length) {
   scheduler_.running(seq).truncate(length);
   kv_.truncate(seq, length - 1);  // the root's K/V is never cached
-  if (drafter_ != nullptr) drafter_->truncate(seq, length - 1);
+  if (drafter_ != nullptr) drafter_->truncate(seq, kv_.kv_len(seq));
 }
 
 std::optional<Output> StepRunner::finish(SeqId seq, FinishReason reason) {

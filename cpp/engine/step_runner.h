@@ -5,6 +5,7 @@
 #include <fastspec/engine.h>
 
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "backend/backend.h"
@@ -22,7 +23,7 @@ class StepRunner {
  public:
   /// @param drafter may be null: plain decoding.
   StepRunner(Backend& backend, Transformer& target, KvPool& target_kv, PagedKvCache& kv, Scheduler& scheduler,
-             Drafter* drafter, const SchedulerLimits& limits);
+             Drafter* drafter, const PassLimits& limits);
 
   /// Runs a step; an empty report when there is nothing to do. A throw before commit leaves pages, lengths, output and
   /// statistics as they were, and the step can be run again.
@@ -49,10 +50,12 @@ class StepRunner {
   InFlight launch(StepPlan plan);
   StepReport collect(InFlight step);
   void draft(InFlight& step);
+  /// Takes the drafter's state of these sequences back to their cached tokens, after a failure.
+  void forget_drafts(std::span<const SequencePlan> planned);
   void budget(InFlight& step);
   void verify(InFlight& step);
   std::vector<Acceptance> accept(const InFlight& step);
-  void commit(InFlight& step, const std::vector<Acceptance>& acceptances);
+  void commit(InFlight& step, std::vector<Acceptance>& acceptances);
   void observe(const InFlight& step, const std::vector<Acceptance>& acceptances);
   void count(const InFlight& step, const std::vector<Acceptance>& acceptances);
   StepReport emit(const InFlight& step, const std::vector<Acceptance>& acceptances);

@@ -12,7 +12,9 @@ namespace fastspec {
 class TokenHistory {
  public:
   void add_prompt(TokenId token) { entry(token).in_prompt = true; }
-  void add_output(TokenId token) { ++entry(token).in_output; }
+  /// Makes room for a token that add_output() may follow for.
+  void prepare(TokenId token) { entry(token); }
+  void add_output(TokenId token) noexcept { ++entry(token).in_output; }
   void remove_output(TokenId token) { --entry(token).in_output; }
 
   std::span<const TokenCount> counts() const { return counts_; }

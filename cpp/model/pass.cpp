@@ -1,48 +1,80 @@
-// Copies a RowBatch into device memory.
+// Lays a RowBatch out in one block and copies it.
 #include "model/pass.h"
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
 
 #include "base/check.h"
 
 namespace fastspec {
 
-PassBuffers::PassBuffers(Device& device, int max_rows, int max_sequences)
-    : device_(device), max_rows_(max_rows), max_sequences_(max_sequences) {
-  const auto array = [&](std::size_t count, std::size_t size) { return device.allocate(count * size, "pass arrays"); };
-  tokens_ = array(max_rows, sizeof(TokenId));
-  positions_ = array(max_rows, sizeof(std::int32_t));
-  slots_ = array(max_rows, sizeof(Slot));
-  row_offsets_ = array(max_sequences + 1, sizeof(std::int32_t));
-  masks_ = array(max_sequences, sizeof(NewMask));
-  mask_bits_ = array(std::size_t{kMaskWords} * max_rows, sizeof(std::uint64_t));
-  logit_rows_ = array(max_rows, sizeof(std::int32_t));
-  lists_ = array(max_sequences, sizeof(KvList));
+PassBuffers::PassBuffers(Device& device, const PassLimits& limits) : device_(device), limits_(limits) {
+  const auto rows = static_cast<std::size_t>(limits.max_rows);
+  const auto sequences = static_cast<std::size_t>(limits.max_sequences);
+  const std::array<std::size_t, kNumArrays> bytes = {
+      rows * sizeof(TokenId),      rows * sizeof(std::int32_t),
+      rows * sizeof(Slot),         (sequences + 1) * sizeof(std::int32_t),
+      sequences * sizeof(NewMask), rows * kMaskWords * sizeof(std::uint64_t),
+      rows * sizeof(std::int32_t), sequences * sizeof(KvList),
+  };
+  constexpr std::size_t kAlignment = 64;
+  for (int array = 0; array < kNumArrays; ++array) {
+    offsets_[array + 1] = (offsets_[array] + bytes[array] + kAlignment - 1) / kAlignment * kAlignment;
+  }
+  host_ = device.allocate_host(offsets_.back(), "staging of pass arrays");
+  device_memory_ = device.allocate(offsets_.back(), "pass arrays");
+  constexpr std::int64_t kUsualEntries = 1 << 16;
+  reserve_entries(static_cast<std::size_t>(std::min(limits.max_list_entries, kUsualEntries)));
+}
+
+void PassBuffers::reserve_entries(std::size_t count) {
+  host_entries_ = device_.allocate_host(count * sizeof(Slot), "staging of KV list entries");
+  device_entries_ = device_.allocate(count * sizeof(Slot), "KV list entries");
+}
+
+const Slot* PassBuffers::upload_entries(const std::vector<Slot>& entries) {
+  const std::size_t bytes = entries.size() * sizeof(Slot);
+  if (bytes > host_entries_.bytes()) {
+    FS_CHECK(std::ssize(entries) <= limits_.max_list_entries, entries.size(), " list entries, limit ",
+             limits_.max_list_entries);
+    const auto limit = static_cast<std::size_t>(limits_.max_list_entries);
+    reserve_entries(std::min(2 * entries.size(), limit));
+  }
+  if (bytes > 0) {
+    std::memcpy(host_entries_.data(), entries.data(), bytes);
+    device_.copy_to_device(device_entries_.data(), host_entries_.data(), bytes);
+  }
+  return device_entries_.as<const Slot>();
 }
 
 template <typename T>
-const T* PassBuffers::copy(Buffer& buffer, const std::vector<T>& values, const char* what) {
+const T* PassBuffers::stage(int array, const std::vector<T>& values) {
   const std::size_t bytes = values.size() * sizeof(T);
-  // Only the page lists have no limit known beforehand; growing by half keeps that rare.
-  if (bytes > buffer.bytes()) buffer = device_.allocate(bytes + bytes / 2, what);
-  if (bytes > 0) device_.copy_to_device(buffer.data(), values.data(), bytes);
-  return buffer.as<const T>();
+  FS_CHECK(offsets_[array] + bytes <= offsets_[array + 1], "array ", array, " of a pass takes ", bytes,
+           " bytes, it has ", offsets_[array + 1] - offsets_[array]);
+  if (bytes > 0) std::memcpy(host_.as<std::byte>() + offsets_[array], values.data(), bytes);
+  used_ = offsets_[array] + bytes;
+  return reinterpret_cast<const T*>(device_memory_.as<std::byte>() + offsets_[array]);
 }
 
 Pass PassBuffers::upload(const RowBatch& batch) {
-  FS_CHECK(batch.num_rows() <= max_rows_ && batch.num_sequences() <= max_sequences_, batch.num_rows(), " rows of ",
-           batch.num_sequences(), " sequences, limits ", max_rows_, " and ", max_sequences_);
+  FS_CHECK(batch.num_rows() <= limits_.max_rows && batch.num_sequences() <= limits_.max_sequences, batch.num_rows(),
+           " rows of ", batch.num_sequences(), " sequences, limits ", limits_.max_rows, " and ", limits_.max_sequences);
   Pass pass;
   pass.num_rows = batch.num_rows();
   pass.num_sequences = batch.num_sequences();
   pass.num_logit_rows = static_cast<int>(batch.logit_rows.size());
-  pass.tokens = copy(tokens_, batch.tokens, "row tokens");
-  pass.positions = copy(positions_, batch.positions, "row positions");
-  pass.slots = copy(slots_, batch.slots, "row slots");
-  pass.row_offsets = copy(row_offsets_, batch.row_offsets, "row offsets");
-  pass.masks = copy(masks_, batch.masks, "row masks");
-  pass.mask_bits = copy(mask_bits_, batch.mask_bits, "ancestor masks");
-  pass.logit_rows = copy(logit_rows_, batch.logit_rows, "logit rows");
-  pass.lists = copy(lists_, batch.kv.lists, "KV lists");
-  pass.entries = copy(entries_, batch.kv.entries, "KV list entries");
+  pass.tokens = stage(0, batch.tokens);
+  pass.positions = stage(1, batch.positions);
+  pass.slots = stage(2, batch.slots);
+  pass.row_offsets = stage(3, batch.row_offsets);
+  pass.masks = stage(4, batch.masks);
+  pass.mask_bits = stage(5, batch.mask_bits);
+  pass.logit_rows = stage(6, batch.logit_rows);
+  pass.lists = stage(7, batch.kv.lists);
+  device_.copy_to_device(device_memory_.data(), host_.data(), used_);
+  pass.entries = upload_entries(batch.kv.entries);
   return pass;
 }
 

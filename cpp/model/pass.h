@@ -1,6 +1,8 @@
-// One pass's rows in device memory. Uploads a RowBatch into buffers that are allocated once; computes nothing.
+// One pass's rows in device memory. Uploads a RowBatch into memory that is allocated once; computes nothing.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 
 #include "backend/device.h"
@@ -25,21 +27,34 @@ struct Pass {
   const Slot* entries = nullptr;
 };
 
-/// Buffers for passes of up to `max_rows` rows and `max_sequences` sequences; each upload replaces the last.
+struct PassLimits {
+  int max_rows = 0;
+  int max_sequences = 0;
+  std::int64_t max_list_entries = 0;  // page ids of all sequences together
+};
+
+/// Memory for passes within the limits; each upload replaces the last. Every array keeps its address, but the list
+/// entries, whose limit few workloads come near: they move when they outgrow their memory.
 class PassBuffers {
  public:
-  PassBuffers(Device& device, int max_rows, int max_sequences);
+  PassBuffers(Device& device, const PassLimits& limits);
   /// @throws Error(kInternal) for a batch beyond the limits.
   Pass upload(const RowBatch& batch);
 
  private:
+  static constexpr int kNumArrays = 8;
   template <typename T>
-  const T* copy(Buffer& buffer, const std::vector<T>& values, const char* what);
+  const T* stage(int array, const std::vector<T>& values);
 
   Device& device_;
-  int max_rows_;
-  int max_sequences_;
-  Buffer tokens_, positions_, slots_, row_offsets_, masks_, mask_bits_, logit_rows_, lists_, entries_;
+  PassLimits limits_;
+  const Slot* upload_entries(const std::vector<Slot>& entries);
+  void reserve_entries(std::size_t count);
+
+  std::array<std::size_t, kNumArrays + 1> offsets_{};  // of each array, in bytes
+  std::size_t used_ = 0;                               // bytes of this upload
+  Buffer host_, device_memory_;
+  Buffer host_entries_, device_entries_;
 };
 
 }  // namespace fastspec

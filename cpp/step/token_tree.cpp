@@ -55,11 +55,14 @@ void TokenTree::check(int max_drafted, int max_depth, int vocab_size) const {
   FS_CHECK(parents[0] == -1 && num_drafted() <= max_drafted, "tree of ", num_drafted(), " drafted tokens, allowed ",
            max_drafted);
   std::vector<int> depth(tokens.size(), 0);
+  std::vector<bool> scratch_taken(max_drafted, false);
   for (int node = 1; node < num_nodes(); ++node) {
     FS_CHECK(parents[node] >= 0 && parents[node] < node, "parent ", parents[node], " of node ", node);
     depth[node] = depth[parents[node]] + 1;
     FS_CHECK(depth[node] <= max_depth, "node ", node, " at depth ", depth[node], ", allowed ", max_depth);
     FS_CHECK(scratch[node] >= 0 && scratch[node] < max_drafted, "scratch slot ", scratch[node], " of node ", node);
+    FS_CHECK(!scratch_taken[scratch[node]], "scratch slot ", scratch[node], " of node ", node, " is another node's");
+    scratch_taken[scratch[node]] = true;
     FS_CHECK(tokens[node] >= 0 && tokens[node] < vocab_size, "token ", tokens[node], " of node ", node,
              " outside the vocabulary of ", vocab_size);
   }

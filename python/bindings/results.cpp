@@ -86,7 +86,7 @@ str() gives a few lines for people.)");
       .readonly("pages_total", &EngineStats::pages_total)
       .readonly("pages_used", &EngineStats::pages_used)
       .readonly("sequences_running", &EngineStats::sequences_running)
-      .readonly("requests_waiting", &EngineStats::requests_waiting)
+      .readonly("sequences_waiting", &EngineStats::sequences_waiting)
       .readonly("plan_seconds", &EngineStats::plan_seconds)
       .readonly("draft_seconds", &EngineStats::draft_seconds)
       .readonly("budget_seconds", &EngineStats::budget_seconds)

@@ -80,7 +80,7 @@ def _chat(options: argparse.Namespace) -> int:
         messages = list(opening)
         while True:
             try:
-                line = input("> ").strip()
+                line = input("> " if sys.stdin.isatty() else "").strip()
             except EOFError:
                 print(file=sys.stderr)
                 return 0

@@ -7,12 +7,13 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from fastspec.errors import FastSpecError, InvalidFileError, NotFoundError, UnsupportedError
 from fastspec.hub import cache_directory
 
 _SAMPLE_BYTES = 1 << 20
-_FORMAT = "1"  # part of the key: raise it when conversion changes
+_FORMAT = "2"  # part of the key: raise it when conversion changes
 
 
 def convert_cached(file: Path, dtype: str = "bfloat16") -> Path:
@@ -67,6 +68,7 @@ def _write(file: Path, directory: Path, dtype: str) -> None:
     try:
         source = str(file.parent)
         tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=file.name)
+        _restore_pre_tokenizer(tokenizer, file)
         tokenizer.save_pretrained(directory)
         model = AutoModelForCausalLM.from_pretrained(
             source, gguf_file=file.name, dtype=getattr(torch, dtype), **_dequantising()
@@ -76,6 +78,38 @@ def _write(file: Path, directory: Path, dtype: str) -> None:
         raise
     except Exception as error:  # transformers raises ValueError, KeyError, NotImplementedError and others here
         raise UnsupportedError(f"{file}: transformers cannot convert it: {type(error).__name__}: {error}") from error
+
+
+# How Llama 3 splits text before BPE; its published tokenizer.json holds the same expression.
+_LLAMA3_SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)
+
+
+def _restore_pre_tokenizer(tokenizer: Any, file: Path) -> None:
+    """Gives the tokenizer the splitting that the file names: transformers reads every byte-level one as GPT-2's.
+
+    Raises:
+        UnsupportedError: a name that is not known here; a wrong split would change token ids silently.
+    """
+    import gguf
+    from tokenizers import Regex
+    from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence, Split
+
+    field = gguf.GGUFReader(file).fields.get("tokenizer.ggml.pre")
+    name = "default" if field is None else str(field.contents())
+    if name in ("default", "gpt-2", "qwen2"):  # read right; "default" also stands for SentencePiece vocabularies
+        return
+    if name == "smollm":
+        split: Any = Digits(individual_digits=True)
+        byte_level = ByteLevel(add_prefix_space=False)
+    elif name == "llama-bpe":
+        split = Split(Regex(_LLAMA3_SPLIT), "isolated")
+        byte_level = ByteLevel(add_prefix_space=False, use_regex=False)
+    else:
+        raise UnsupportedError(f"{file}: pre-tokenizer {name!r} is not known; use the model's Hugging Face directory")
+    tokenizer.backend_tokenizer.pre_tokenizer = Sequence([split, byte_level])
 
 
 def _dequantising() -> dict[str, object]:

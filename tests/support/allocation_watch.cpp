@@ -12,16 +12,23 @@ std::atomic<std::size_t> total_allocated{0};
 
 }  // namespace
 
-void* operator new(std::size_t bytes) {
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
   std::size_t largest = largest_allocation.load(std::memory_order_relaxed);
   while (bytes > largest && !largest_allocation.compare_exchange_weak(largest, bytes)) {
   }
   total_allocated.fetch_add(bytes, std::memory_order_relaxed);
-  void* memory = std::malloc(bytes > 0 ? bytes : 1);
+  return std::malloc(bytes > 0 ? bytes : 1);
+}
+
+void* operator new(std::size_t bytes) {
+  void* memory = operator new(bytes, std::nothrow);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
 
+void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept {
+  return operator new(bytes, std::nothrow);
+}
 void* operator new[](std::size_t bytes) {
   return operator new(bytes);
 }

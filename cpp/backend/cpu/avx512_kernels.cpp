@@ -25,8 +25,21 @@ FASTSPEC_TARGET_BEGIN("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")
 
 namespace fastspec::cpu {
 
-const Kernels kAvx512Kernels = {"avx512", VocabLoops<Avx512>::table(), linear_kernels<Avx512>(),
-                                RowLoops<Avx512>::table(), attention_kernels<Avx512>()};
+// Faster than libtorch at every number of rows (measured to 512).
+constexpr int kNever = 1 << 30;
+
+const Kernels kAvx512Kernels = {"avx512",
+                                kNever,
+                                VocabLoops<Avx512>::table(),
+                                linear_kernels<Avx512>(),
+                                RowLoops<Avx512>::table(),
+                                attention_kernels<Avx512>()};
+const Kernels kAvx512Bf16Kernels = {"avx512_bf16",
+                                    kNever,
+                                    VocabLoops<Avx512>::table(),
+                                    linear_kernels<Avx512>(linear_bfloat16_dot),
+                                    RowLoops<Avx512>::table(),
+                                    attention_kernels<Avx512>()};
 
 }  // namespace fastspec::cpu
 

@@ -12,6 +12,7 @@ class CpuDevice final : public Device {
  public:
   std::string name() const override { return "cpu"; }
   Buffer allocate(std::size_t bytes, const char* what) override;
+  Buffer allocate_host(std::size_t bytes, const char* what) override { return allocate(bytes, what); }
   void copy_to_device(void* destination, const void* source, std::size_t bytes) override;
   void copy_to_host(void* destination, const void* source, std::size_t bytes) override;
   /// The smaller of the machine's available memory and what the control group still allows.

@@ -47,6 +47,8 @@ class FastAttention {
   template <typename T>
   void load_tile(const AttentionParams& params, const AttentionUnit& unit, int first_key, int num_keys, bool copy,
                  Scratch& scratch) const;
+  template <typename T>
+  void widen_rows(std::vector<const void*>& rows, int num_rows, int head_dim, float* copies) const;
   void write_output(const AttentionParams& params, const AttentionUnit& unit, const State& state) const;
   void merge_partials(const AttentionParams& params);
 

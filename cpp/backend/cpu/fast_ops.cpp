@@ -7,6 +7,7 @@
 #include "backend/cpu/check_params.h"
 #include "backend/cpu/half.h"
 #include "backend/cpu/kv_address.h"
+#include "backend/torch/gemm.h"
 
 namespace fastspec::cpu {
 namespace {
@@ -21,15 +22,20 @@ std::int64_t row_grain(int elements_per_row) {
   return std::max<std::int64_t>(1, kElementsPerThread / std::max(1, elements_per_row));
 }
 
-void run_linear(const LinearKernels& kernels, DType dtype, const LinearTask& task) {
+// Rows from which activations are rounded to bfloat16 beside bfloat16 weights: prompt chunks, where arithmetic and not
+// the reading of weights takes the time. Fewer rows keep float32 activations.
+constexpr int kDotRows = 17;
+
+auto kernel_of(const LinearKernels& kernels, DType dtype) {
   switch (dtype) {
-    case DType::kFloat32:
-      return kernels.float32(task);
     case DType::kBFloat16:
-      return kernels.bfloat16(task);
+      return kernels.bfloat16;
     case DType::kFloat16:
-      return kernels.float16(task);
+      return kernels.float16;
+    case DType::kFloat32:
+      break;
   }
+  return kernels.float32;
 }
 
 }  // namespace
@@ -51,8 +57,11 @@ void FastOps::rms_norm(const RmsNormParams& params) {
 void FastOps::linear(const LinearParams& params) {
   check_params(params);
   if (params.input.rows == 0) return;
+  if (params.weight.dtype == DType::kFloat32 && params.input.rows >= kernels_.torch_rows) {
+    return linear_on_torch(params);
+  }
   LinearTask task;
-  task.input = static_cast<const float*>(params.input.data);
+  task.input = params.input.data;
   task.input_stride = params.input.stride;
   task.rows = params.input.rows;
   task.weight = params.weight.data;
@@ -61,6 +70,12 @@ void FastOps::linear(const LinearParams& params) {
   task.accumulate = params.accumulate;
   task.output = static_cast<float*>(params.output.data);
   task.output_stride = params.output.stride;
+  auto* kernel = kernel_of(kernels_.linear, params.weight.dtype);
+  if (params.weight.dtype == DType::kBFloat16 && task.rows >= kDotRows && kernels_.linear.bfloat16_dot != nullptr) {
+    kernel = kernels_.linear.bfloat16_dot;
+    task.input = narrow_input(params.input);
+    task.input_stride = params.input.cols;
+  }
   const std::int64_t work_per_column = std::int64_t{task.rows} * task.in_features;
   const std::int64_t columns = std::max<std::int64_t>(1, kWorkPerThread / work_per_column);
   const std::int64_t grain = (columns + kColumnGrain - 1) / kColumnGrain * kColumnGrain;
@@ -68,8 +83,28 @@ void FastOps::linear(const LinearParams& params) {
     LinearTask share = task;
     share.begin = static_cast<int>(begin);
     share.end = static_cast<int>(end);
-    run_linear(kernels_.linear, params.weight.dtype, share);
+    kernel(share);
   });
+}
+
+void FastOps::linear_on_torch(const LinearParams& params) {
+  torch_backend::gemm_float32(params.input, params.weight, params.accumulate, params.output, pool_.num_threads());
+  if (params.bias.data == nullptr) return;
+  for (int row = 0; row < params.output.rows; ++row) {
+    float* output = params.output.row<float>(row);
+    for (int i = 0; i < params.output.cols; ++i) output[i] += params.bias.data[i];
+  }
+}
+
+const BFloat16* FastOps::narrow_input(const Matrix& input) {
+  const std::size_t size = static_cast<std::size_t>(input.rows) * static_cast<std::size_t>(input.cols);
+  if (narrow_input_.size() < size) narrow_input_.resize(size);
+  pool_.parallel_for(input.rows, row_grain(input.cols), [&](std::int64_t begin, std::int64_t end, int) {
+    for (int row = static_cast<int>(begin); row < end; ++row) {
+      kernels_.row.narrow(input.row<float>(row), input.cols, narrow_input_.data() + std::int64_t{row} * input.cols);
+    }
+  });
+  return narrow_input_.data();
 }
 
 void FastOps::RopeTable::update(const RopeStoreParams& params) {
@@ -128,7 +163,7 @@ void FastOps::rope_row(const RopeStoreParams& params, int row, float* scratch) c
   dispatch_dtype(kv.dtype, [&]<typename T>(T) {
     const auto store = [&](const float* values, int head, int which) {
       T* output = kv_address<T>(kv, params.slots[row], head, which);
-      for (int d = 0; d < head_dim; ++d) from_float(values[d], output[d]);
+      kernels_.row.narrow(values, head_dim, output);
     };
     for (int head = 0; head < kv.num_kv_heads; ++head) {
       norm_and_rotate(params.k_norm, scratch);

@@ -31,12 +31,15 @@ class FastOps final : public CpuOps {
     void update(const RopeStoreParams& params);
   };
 
+  void linear_on_torch(const LinearParams& params);
+  const BFloat16* narrow_input(const Matrix& input);
   void rope_row(const RopeStoreParams& params, int row, float* scratch) const;
 
   const Kernels& kernels_;
   FastAttention attention_;
   RopeTable rope_;
-  std::vector<float> head_scratch_;  // [threads, head_dim]
+  std::vector<float> head_scratch_;     // [threads, head_dim]
+  std::vector<BFloat16> narrow_input_;  // [rows, in_features] activations of a prompt chunk
 };
 
 }  // namespace fastspec::cpu

@@ -8,7 +8,7 @@
 namespace fastspec::cpu {
 namespace {
 
-using TableList = std::array<const Kernels*, 4>;  // null-terminated
+using TableList = std::array<const Kernels*, 5>;  // null-terminated
 
 TableList detect() {
   TableList tables{};
@@ -17,6 +17,7 @@ TableList detect() {
   const bool base = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   if (base && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
+    if (__builtin_cpu_supports("avx512bf16")) tables[count++] = &kAvx512Bf16Kernels;
     tables[count++] = &kAvx512Kernels;
   }
   if (base) tables[count++] = &kAvx2Kernels;

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "backend/cpu/half.h"
+#include "backend/noise.h"
 #include "base/types.h"
 
 namespace fastspec::cpu {
@@ -22,13 +23,22 @@ struct VocabKernels {
   LogitSummary (*summarize)(const float* logits, int size, bool with_sum);
   /// Indices with logits[i] > threshold (>= where `inclusive`), ascending, plus `base`; returns how many.
   int (*gather_above)(const float* logits, int size, float threshold, bool inclusive, TokenId base, TokenId* indices);
+  /// Noise words of the tokens 4 * first_block .. of `num_blocks` blocks, as noise::token_block() gives them.
+  void (*noise_words)(const noise::DrawKey& key, std::uint32_t first_block, int num_blocks, std::uint32_t* words);
+  /// Indices, ascending, plus `base`, whose (logit - top) * scale + noise is not surely below `threshold`: the noise is
+  /// taken with an error that is allowed for. Never one at -inf.
+  int (*gather_perturbed)(const float* logits, const std::uint32_t* words, int size, float top, float scale,
+                          float threshold, TokenId base, TokenId* indices);
+  /// Sum of exp((logit - top) * scale + noise - shift), relative error below 1e-4.
+  float (*perturbed_sum)(const float* logits, const std::uint32_t* words, int size, float top, float scale,
+                         float shift);
   /// Sum of exp((x - top) * scale).
   float (*sum_exp)(const float* logits, int size, float top, float scale);
 };
 
 /// One thread's share of a linear layer: output columns [begin, end) of all rows.
 struct LinearTask {
-  const float* input = nullptr;  // [rows, in_features]
+  const void* input = nullptr;  // [rows, in_features], float32 but for bfloat16_dot
   std::int64_t input_stride = 0;
   int rows = 0;
   const void* weight = nullptr;  // [out_features, in_features]
@@ -45,6 +55,8 @@ struct LinearKernels {
   void (*float32)(const LinearTask& task);
   void (*bfloat16)(const LinearTask& task);
   void (*float16)(const LinearTask& task);
+  /// bfloat16 input and weight, float32 sums; null where the processor has no such product.
+  void (*bfloat16_dot)(const LinearTask& task);
 };
 
 /// Operations on one row or one head.
@@ -58,8 +70,16 @@ struct RowKernels {
   void (*widen_bfloat16)(const BFloat16* input, int size, float* output);
   void (*widen_float16)(const Float16* input, int size, float* output);
 
+  void (*narrow_bfloat16)(const float* input, int size, BFloat16* output);
+  void (*narrow_float16)(const float* input, int size, Float16* output);
+
   void widen(const BFloat16* input, int size, float* output) const { widen_bfloat16(input, size, output); }
   void widen(const Float16* input, int size, float* output) const { widen_float16(input, size, output); }
+  void narrow(const float* input, int size, BFloat16* output) const { narrow_bfloat16(input, size, output); }
+  void narrow(const float* input, int size, Float16* output) const { narrow_float16(input, size, output); }
+  void narrow(const float* input, int size, float* output) const {
+    for (int i = 0; i < size; ++i) output[i] = input[i];
+  }
 };
 
 constexpr int kTileKeys = 64;  // keys that attention looks at together: the bits of one mask word
@@ -89,7 +109,9 @@ struct AttentionKernels {
 };
 
 struct Kernels {
-  const char* name;  // "avx512", "avx2", "portable"
+  const char* name;  // "avx512_bf16", "avx512", "avx2", "portable"
+  // Rows of a pass from which libtorch's float32 product is faster than ours, by measurement.
+  int torch_rows;
   VocabKernels vocab;
   LinearKernels linear;
   RowKernels row;

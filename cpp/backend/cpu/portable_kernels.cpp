@@ -8,7 +8,15 @@
 
 namespace fastspec::cpu {
 
-const Kernels kPortableKernels = {"portable", VocabLoops<Portable>::table(), linear_kernels<Portable>(),
-                                  RowLoops<Portable>::table(), attention_kernels<Portable>()};
+// Up to here a pass reads weights rather than computes; above, libtorch has the processor's instructions and this has
+// not.
+constexpr int kTorchRows = 17;
+
+const Kernels kPortableKernels = {"portable",
+                                  kTorchRows,
+                                  VocabLoops<Portable>::table(),
+                                  linear_kernels<Portable>(),
+                                  RowLoops<Portable>::table(),
+                                  attention_kernels<Portable>()};
 
 }  // namespace fastspec::cpu

@@ -71,7 +71,16 @@ struct RowLoops {
     for (; i < size; ++i) output[i] = to_float(input[i]);
   }
 
-  static constexpr RowKernels table() { return {rms_norm, silu_mul, rotate, widen<BFloat16>, widen<Float16>}; }
+  template <typename T>
+  static void narrow(const float* input, int size, T* output) {
+    int i = 0;
+    for (; i + V::kWidth <= size; i += V::kWidth) V::store(output + i, V::load(input + i));
+    for (; i < size; ++i) from_float(input[i], output[i]);
+  }
+
+  static constexpr RowKernels table() {
+    return {rms_norm, silu_mul, rotate, widen<BFloat16>, widen<Float16>, narrow<BFloat16>, narrow<Float16>};
+  }
 };
 
 }  // namespace fastspec::cpu

@@ -11,8 +11,7 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr int kBlock = 4096;  // logits looked through between two looks at the threshold
-// Scores this far below the best add nothing to a float32 sum of exponentials over any vocabulary.
-constexpr float kNegligible = 30.0f;
+constexpr int kPart = 256;    // tokens scored between two looks at the threshold
 
 bool has_penalty(const SamplingRule& rule) {
   return rule.repetition_penalty != 1.0f || rule.presence_penalty != 0.0f || rule.frequency_penalty != 0.0f;
@@ -262,45 +261,67 @@ void RowSampler::select_top(const float* logits, int count, bool impossible_too)
   top.sort();
 }
 
-/// The `count` best perturbed scores of the filtered set into best_. Logarithms are taken only where the bound of the
-/// noise lets a token among the best, which changes nothing in the result.
+/// Visits the tokens [first, first + size) of an unfiltered row with their noise words: visit(words, first, size).
+template <typename Visit>
+void RowSampler::visit_noise(Visit&& visit) {
+  // The kernels read whole vectors past the last token.
+  words_.resize(kBlock + 64);
+  const noise::DrawKey key{draw_.rule->seed, draw_.rule->sample_index, draw_.position};
+  for (int first = 0; first < draw_.vocab_size; first += kBlock) {
+    const int size = std::min(kBlock, draw_.vocab_size - first);
+    kernels_->noise_words(key, static_cast<std::uint32_t>(first) / 4, (size + 3) / 4, words_.data());
+    visit(first, size);
+  }
+}
+
+/// The `count` best perturbed scores of the filtered set into best_. Over a whole vocabulary exact noise is computed
+/// only for tokens that fast, bounded noise does not rule out, which changes nothing in the result.
 void RowSampler::score(int count) {
   const float temperature = draw_.rule->temperature;
   const float top_logit = adjusted_.top;
-  // The count-th best score is at least the count-th best logit with the lowest noise.
-  float floor_logit = count == 1 ? top_logit : adjusted_.second;
-  if (count > 2 && !filtered_) {
-    select_top(logits_, count, false);
-    floor_logit = static_cast<int>(best_.size()) < count ? -kInfinity : best_.back().score;
-  }
-  constexpr float kSpread = noise::kHighestGumbel - noise::kLowestGumbel;
-  const float lowest = std::nextafter(floor_logit - temperature * kSpread, -kInfinity);
-
-  NoiseReader reader(*draw_.rule, draw_.position);
   TopTokens top(count, best_);
-  visit_candidates(lowest, [&](TokenId token, float logit) {
-    const float base = (logit - top_logit) / temperature;
-    const std::uint32_t word = reader.word(token);
-    if (base + noise::gumbel_bound(word) >= top.threshold()) top.offer({token, base + noise::gumbel(word)});
-    return std::max(lowest, top_logit + temperature * (top.threshold() - noise::kHighestGumbel - 1e-2f));
-  });
+  const auto offer = [&](TokenId token, std::uint32_t word) {
+    top.offer({token, (logits_[token] - top_logit) / temperature + noise::gumbel(word)});
+  };
+  if (filtered_) {
+    NoiseReader reader(*draw_.rule, draw_.position);
+    for (const TokenId token : candidates_) {
+      if (logits_[token] > -kInfinity) offer(token, reader.word(token));
+    }
+  } else {
+    const float scale = std::min(1.0f / temperature, std::numeric_limits<float>::max());
+    gathered_.resize(kBlock);
+    visit_noise([&](int first, int size) {
+      // In parts, so that the threshold is worth something from the second part on.
+      for (int begin = 0; begin < size; begin += kPart) {
+        const int part = std::min(kPart, size - begin);
+        const int found = kernels_->gather_perturbed(logits_ + first + begin, words_.data() + begin, part, top_logit,
+                                                     scale, top.threshold(), first + begin, gathered_.data());
+        for (int i = 0; i < found; ++i) {
+          const TokenId token = gathered_[static_cast<std::size_t>(i)];
+          offer(token, words_[static_cast<std::size_t>(token - first)]);
+        }
+      }
+    });
+  }
   top.sort();
 }
 
 double RowSampler::perturbed_sum(float best_score) {
   const float temperature = draw_.rule->temperature;
-  const float limit = best_score - kNegligible;
-  const float lowest = adjusted_.top + temperature * (limit - noise::kHighestGumbel);
-  NoiseReader reader(*draw_.rule, draw_.position);
   double sum = 0;
-  visit_candidates(lowest, [&](TokenId token, float logit) {
-    const float base = (logit - adjusted_.top) / temperature;
-    const std::uint32_t word = reader.word(token);
-    if (base + noise::gumbel_bound(word) >= limit) {
+  if (filtered_) {
+    NoiseReader reader(*draw_.rule, draw_.position);
+    for (const TokenId token : candidates_) {
+      const float base = (logits_[token] - adjusted_.top) / temperature;
       // exp(base + g) with g = -log(-log(u)).
-      sum += std::exp(static_cast<double>(base - best_score)) / -std::log(noise::uniform(word));
+      sum += std::exp(static_cast<double>(base - best_score)) / -std::log(noise::uniform(reader.word(token)));
     }
-    return lowest;
+    return sum;
+  }
+  const float scale = std::min(1.0f / temperature, std::numeric_limits<float>::max());
+  visit_noise([&](int first, int size) {
+    sum += kernels_->perturbed_sum(logits_ + first, words_.data(), size, adjusted_.top, scale, best_score);
   });
   return sum;
 }

@@ -60,6 +60,9 @@ class RowSampler {
   template <typename Visit>
   void visit_candidates(float lowest_logit, Visit&& visit);
 
+  template <typename Visit>
+  void visit_noise(Visit&& visit);
+
   const VocabKernels* kernels_;
   RowDraw draw_;
   LogitSummary raw_;               // of the logits as they came
@@ -72,6 +75,7 @@ class RowSampler {
   std::vector<TokenCount> path_counts_;
   std::vector<TokenId> candidates_;
   std::vector<TokenId> gathered_;
+  std::vector<std::uint32_t> words_;  // noise of one block of tokens
   std::vector<ScoredToken> best_;
 };
 

@@ -3,6 +3,8 @@
 
 #include <immintrin.h>
 
+#include <cstdint>
+
 #include "backend/cpu/half.h"
 
 namespace fastspec::cpu {
@@ -21,6 +23,18 @@ struct Avx512 {
   }
   static Reg load(const Float16* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
   static void store(float* p, Reg a) { _mm512_storeu_ps(p, a); }
+  static void store(BFloat16* p, Reg a) {  // nearest even; NaN stays NaN
+    const __m512i bits = _mm512_castps_si512(a);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, odd), _mm512_set1_epi32(0x7fff));
+    const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
+    const __m512i chosen = _mm512_mask_blend_epi32(_mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), rounded, quiet);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(_mm512_srli_epi32(chosen, 16)));
+  }
+  static void store(Float16* p, Reg a) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                        _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  }
   static Reg add(Reg a, Reg b) { return _mm512_add_ps(a, b); }
   static Reg sub(Reg a, Reg b) { return _mm512_sub_ps(a, b); }
   static Reg mul(Reg a, Reg b) { return _mm512_mul_ps(a, b); }
@@ -31,6 +45,13 @@ struct Avx512 {
   static Reg round(Reg a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
   /// a * 2^n for an integral n within the exponent range of floats.
   static Reg scale2(Reg a, Reg n) { return _mm512_scalef_ps(a, n); }
+  /// The 24 high bits of each word as a number.
+  static Reg load_high24(const std::uint32_t* p) {
+    return _mm512_cvtepi32_ps(_mm512_srli_epi32(_mm512_loadu_si512(p), 8));
+  }
+  /// a = mantissa * 2^exponent with the mantissa in [1, 2), for normal positive a.
+  static Reg exponent(Reg a) { return _mm512_getexp_ps(a); }
+  static Reg mantissa(Reg a) { return _mm512_getmant_ps(a, _MM_MANT_NORM_1_2, _MM_MANT_SIGN_src); }
   static float sum(Reg a) { return _mm512_reduce_add_ps(a); }
   static float top(Reg a) { return _mm512_reduce_max_ps(a); }
   /// Element i of the result is the sum of a[i].

@@ -39,8 +39,9 @@ struct Portable {
   static Reg load(const T* p) {
     return map([&](int i) { return to_float(p[i]); });
   }
-  static void store(float* p, const Reg& a) {
-    for (int i = 0; i < kWidth; ++i) p[i] = a.lane[i];
+  template <typename T>
+  static void store(T* p, const Reg& a) {
+    for (int i = 0; i < kWidth; ++i) from_float(a.lane[i], p[i]);
   }
   static Reg add(const Reg& a, const Reg& b) {
     return map([&](int i) { return a.lane[i] + b.lane[i]; });
@@ -73,6 +74,21 @@ struct Portable {
       // The low bits of n + 1.5 * 2^23 are n: a conversion that is defined for NaN too.
       const std::uint32_t exponent = (std::bit_cast<std::uint32_t>(n.lane[i] + 12582912.0f) + 127) << 23;
       return a.lane[i] * std::bit_cast<float>(exponent);
+    });
+  }
+  /// The 24 high bits of each word as a number.
+  static Reg load_high24(const std::uint32_t* p) {
+    return map([&](int i) { return static_cast<float>(p[i] >> 8); });
+  }
+  /// a = mantissa * 2^exponent with the mantissa in [1, 2), for normal positive a.
+  static Reg exponent(const Reg& a) {
+    return map([&](int i) {
+      return static_cast<float>(static_cast<int>(std::bit_cast<std::uint32_t>(a.lane[i]) >> 23) - 127);
+    });
+  }
+  static Reg mantissa(const Reg& a) {
+    return map([&](int i) {
+      return std::bit_cast<float>((std::bit_cast<std::uint32_t>(a.lane[i]) & 0x7fffffu) | 0x3f800000u);
     });
   }
   static float sum(const Reg& a) { return (a.lane[0] + a.lane[2]) + (a.lane[1] + a.lane[3]); }

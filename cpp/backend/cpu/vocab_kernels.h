@@ -111,7 +111,88 @@ struct VocabLoops {
     return count;
   }
 
-  static constexpr VocabKernels table() { return {summarize, gather_above, sum_exp}; }
+  /// Philox on many blocks side by side: plain loops over lanes, which the compiler turns into vectors.
+  static void noise_words(const noise::DrawKey& key, std::uint32_t first_block, int num_blocks, std::uint32_t* words) {
+    constexpr int kLanes = 16;
+    for (int done = 0; done < num_blocks; done += kLanes) {
+      std::uint32_t a[kLanes], b[kLanes], c[kLanes], d[kLanes];
+      for (int i = 0; i < kLanes; ++i) {
+        a[i] = first_block + static_cast<std::uint32_t>(done + i);
+        b[i] = key.position;
+        c[i] = key.sample_index;
+        d[i] = 0;
+      }
+      auto key0 = static_cast<std::uint32_t>(key.seed);
+      auto key1 = static_cast<std::uint32_t>(key.seed >> 32);
+      for (int round = 0; round < 10; ++round) {
+        for (int i = 0; i < kLanes; ++i) {
+          const std::uint64_t product0 = std::uint64_t{0xD2511F53u} * a[i];
+          const std::uint64_t product1 = std::uint64_t{0xCD9E8D57u} * c[i];
+          a[i] = static_cast<std::uint32_t>(product1 >> 32) ^ b[i] ^ key0;
+          c[i] = static_cast<std::uint32_t>(product0 >> 32) ^ d[i] ^ key1;
+          b[i] = static_cast<std::uint32_t>(product1);
+          d[i] = static_cast<std::uint32_t>(product0);
+        }
+        key0 += 0x9E3779B9u;
+        key1 += 0xBB67AE85u;
+      }
+      const int count = num_blocks - done < kLanes ? num_blocks - done : kLanes;
+      for (int i = 0; i < count; ++i) {
+        std::uint32_t* block = words + 4 * (done + i);
+        block[0] = a[i];
+        block[1] = b[i];
+        block[2] = c[i];
+        block[3] = d[i];
+      }
+    }
+  }
+
+  /// -log(u) of the uniform numbers that the words stand for.
+  static Reg exponential_of(const std::uint32_t* words) {
+    const Reg step = V::set(0x1p-24f);
+    const Reg high = V::load_high24(words);
+    const Reg u = V::mul(V::add(high, V::set(0.5f)), step);
+    // Near 1 the rounded u is useless, but 1 - u is exact and the series short.
+    const Reg w = V::mul(V::add(V::sub(V::set(16777215.0f), high), V::set(0.5f)), step);
+    Reg series = V::fma(w, V::set(0.2f), V::set(0.25f));
+    series = V::fma(series, w, V::set(1.0f / 3));
+    series = V::fma(series, w, V::set(0.5f));
+    series = V::mul(V::fma(series, w, V::set(1.0f)), w);
+    return V::select_greater(w, V::set(0.0625f), V::sub(V::zero(), log_of<V>(u)), series);
+  }
+
+  static int gather_perturbed(const float* logits, const std::uint32_t* words, int size, float top, float scale,
+                              float threshold, TokenId base, TokenId* indices) {
+    const Reg limit = V::set(threshold - 1e-3f);
+    const Reg shift = V::set(top), factor = V::set(scale);
+    int count = 0;
+    int i = 0;
+    for (; i + V::kWidth <= size; i += V::kWidth) {
+      const Reg shifted = V::mul(V::sub(V::load(logits + i), shift), factor);
+      const Reg score = V::sub(shifted, log_of<V>(exponential_of(words + i)));
+      unsigned bits = V::greater(score, limit) & V::greater(shifted, V::set(-kInfinity));
+      for (; bits != 0; bits &= bits - 1) indices[count++] = base + i + __builtin_ctz(bits);
+    }
+    for (; i < size; ++i) {
+      if (logits[i] > -kInfinity) indices[count++] = base + i;
+    }
+    return count;
+  }
+
+  static float perturbed_sum(const float* logits, const std::uint32_t* words, int size, float top, float scale,
+                             float shift) {
+    Reg total = V::zero();
+    for (int i = 0; i < size; i += V::kWidth) {
+      const Reg x = load_any(logits + i, size - i, -kInfinity);  // the words go on to whole blocks
+      const Reg weight = exp_of<V>(V::sub(V::mul(V::sub(x, V::set(top)), V::set(scale)), V::set(shift)));
+      total = V::add(total, V::div(weight, exponential_of(words + i)));
+    }
+    return V::sum(total);
+  }
+
+  static constexpr VocabKernels table() {
+    return {summarize, gather_above, noise_words, gather_perturbed, perturbed_sum, sum_exp};
+  }
 };
 
 }  // namespace fastspec::cpu

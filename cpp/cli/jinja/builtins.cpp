@@ -81,7 +81,9 @@ Value string_method(const std::string& text, const std::string& name, const Argu
     expect_count(what, arguments, 2, 2);
     const std::string& from = string_argument(what, arguments, 0);
     if (from.empty()) fail_unsupported(what + " of nothing");
-    return Value::of(replace_all(text, from, string_argument(what, arguments, 1)));
+    const std::string& to = string_argument(what, arguments, 1);
+    if (text.size() / from.size() * to.size() > kMaxText) fail_render("a text that is too long");
+    return Value::of(replace_all(text, from, to));
   }
   fail_unsupported(what + " of a text");
 }
@@ -113,8 +115,15 @@ Value apply_filter(const std::string& name, const Value& value, const Arguments&
     if (arguments.positional.empty()) return Value::of(strip(text, true, true));
     return Value::of(strip(text, true, true, string_argument(what, arguments, 0)));
   }
+  const bool takes_nothing = name != "default" && name != "d" && name != "join" && name != "replace";
+  if (takes_nothing) expect_count(what, arguments, 0, 0);
   if (name == "length" || name == "count") return Value::of(length_of(value));
   if (name == "upper" || name == "lower") return Value::of(change_case(what, to_text(value), name == "upper"));
+  if (name == "capitalize") {
+    std::string text = change_case(what, to_text(value), false);
+    if (!text.empty()) text[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
+    return Value::of(std::move(text));
+  }
   if (name == "string" || name == "safe") return Value::of(to_text(value));
   if (name == "default" || name == "d") {
     expect_count(what, arguments, 0, 2);
@@ -141,6 +150,7 @@ Value apply_filter(const std::string& name, const Value& value, const Arguments&
     for (const Value& item : items_of(value)) {
       if (!first && separator) text += to_text(*separator);
       text += to_text(item);
+      if (text.size() > kMaxText) fail_render("a text that is too long");
       first = false;
     }
     return Value::of(std::move(text));
@@ -151,6 +161,8 @@ Value apply_filter(const std::string& name, const Value& value, const Arguments&
 
 bool apply_test(const std::string& name, const Value& value, const Arguments& arguments) {
   const auto boolean = [&] { return value.is_data() && value.data->is_boolean(); };
+  const bool takes_one = name == "equalto" || name == "eq" || name == "in";
+  expect_count("the test \"" + name + "\"", arguments, takes_one ? 1 : 0, takes_one ? 1 : 0);
   if (name == "defined") return !value.is_undefined();
   if (name == "undefined") return value.is_undefined();
   if (name == "none") return value.is_data() && value.data->is_null();
@@ -167,11 +179,9 @@ bool apply_test(const std::string& name, const Value& value, const Arguments& ar
   if ((name == "odd" || name == "even") && value.is_integer()) {
     return (value.data->get<std::int64_t>() % 2 != 0) == (name == "odd");
   }
-  if ((name == "equalto" || name == "eq") && arguments.positional.size() == 1) {
-    return are_equal(value, arguments.positional[0]);
-  }
-  if (name == "in" && arguments.positional.size() == 1) {
-    return is_true(apply_binary("in", value, arguments.positional[0]));
+  if (takes_one && !arguments.positional.empty()) {
+    const Value& other = arguments.positional[0];
+    return name == "in" ? is_true(apply_binary("in", value, other)) : are_equal(value, other);
   }
   fail_unsupported("the test \"" + name + "\"");
 }

@@ -9,8 +9,8 @@
 namespace fastspec::cli::jinja {
 namespace {
 
-constexpr int kMaxSteps = 10'000'000;
-constexpr std::size_t kMaxOutput = 64 << 20;
+constexpr std::int64_t kMaxSteps = 2'000'000;
+constexpr std::size_t kBytesPerStep = 64;  // what a step may make; more costs more steps
 constexpr int kMaxCalls = 100;
 
 enum class Flow { kNext, kBreak, kContinue };
@@ -30,12 +30,19 @@ class Evaluator {
  private:
   using Scope = std::map<std::string, Value>;
 
-  void count_step() {
-    if (++steps_ > kMaxSteps) fail_render("more than ten million steps");
+  void count_steps(std::size_t count) {
+    steps_ += static_cast<std::int64_t>(count);
+    if (steps_ > kMaxSteps) fail_render("more work than two million steps");
   }
 
-  static void append(std::string& output, const std::string& text) {
-    if (output.size() + text.size() > kMaxOutput) fail_render("a text of more than 64 MiB");
+  /// Counts what making a value cost, so that a template can neither run nor grow without end.
+  Value made(Value value) {
+    if (value.is_data()) count_steps(size_of(*value.data) / kBytesPerStep);
+    return value;
+  }
+
+  void append(std::string& output, const std::string& text) {
+    count_steps(text.size() / kBytesPerStep);
     output += text;
   }
 
@@ -50,7 +57,7 @@ class Evaluator {
   }
 
   Flow run(const Statement& statement, std::string& output) {
-    count_step();
+    count_steps(1);
     switch (statement.kind) {
       case Statement::Kind::kText:
         append(output, statement.text);
@@ -98,6 +105,7 @@ class Evaluator {
 
   void run_for(const Statement& loop, std::string& output) {
     std::vector<Value> items = items_of(evaluate(*loop.value));
+    count_steps(items.size());
     if (loop.condition != nullptr) {
       std::vector<Value> kept;
       for (const Value& item : items) {
@@ -121,7 +129,7 @@ class Evaluator {
                     {"first", i == 0}, {"last", i + 1 == size}, {"length", size}};
       if (i > 0) state["previtem"] = *items[at - 1].data;
       if (i + 1 < size) state["nextitem"] = *items[at + 1].data;
-      scopes_.back()["loop"] = Value::of(std::move(state));
+      scopes_.back()["loop"] = made(Value::of(std::move(state)));
       const Flow flow = run(loop.branches[0].body, output);
       scopes_.pop_back();
       if (flow == Flow::kBreak) break;
@@ -146,7 +154,7 @@ class Evaluator {
     const Value space = lookup(set.names[0]);
     if (space.kind != Value::Kind::kNamespace) fail_render("\"" + set.names[0] + "\" is no namespace");
     if (!value.is_data()) fail_unsupported("a namespace with a field that is no data");
-    (*space.fields)[set.attribute] = *value.data;
+    (*space.fields)[set.attribute] = *made(value).data;
   }
 
   // --- expressions ---
@@ -161,7 +169,7 @@ class Evaluator {
 
   Value evaluate(const Expression& node) {
     using Kind = Expression::Kind;
-    count_step();
+    count_steps(1);
     const auto child = [&](std::size_t i) { return evaluate(*node.children[i]); };
     switch (node.kind) {
       case Kind::kLiteral:
@@ -170,19 +178,21 @@ class Evaluator {
         return lookup(node.text);
       case Kind::kList:
       case Kind::kDict:
-        return collect(node);
+        return made(collect(node));
       case Kind::kAttribute:
         return member(child(0), Value::of(node.text));
       case Kind::kIndex:
         return member(child(0), child(1));
       case Kind::kSlice: {
-        const auto part = [&](std::size_t i) { return node.children[i] == nullptr ? Value() : child(i); };
-        return apply_slice(child(0), part(1), part(2), part(3));
+        const auto part = [&](std::size_t i) {
+          return node.children[i] == nullptr ? Value::of(Json(nullptr)) : child(i);
+        };
+        return made(apply_slice(child(0), part(1), part(2), part(3)));
       }
       case Kind::kCall:
-        return call(node);
+        return made(call(node));
       case Kind::kFilter:
-        return apply_filter(node.text, child(0), arguments(node));
+        return made(apply_filter(node.text, child(0), arguments(node)));
       case Kind::kTest:
         return Value::of(apply_test(node.text, child(0), arguments(node)));
       case Kind::kNegative:
@@ -199,7 +209,7 @@ class Evaluator {
       }
       case Kind::kBinary: {
         const Value left = child(0);
-        return apply_binary(node.text, left, child(1));
+        return made(apply_binary(node.text, left, child(1)));
       }
       case Kind::kConditional:
         if (is_true(child(1))) return child(0);
@@ -276,7 +286,7 @@ class Evaluator {
   std::vector<Scope> scopes_;
   std::size_t base_ = 0;  // scopes below, but the outermost, belong to callers and are not seen
   int calls_ = 0;
-  int steps_ = 0;
+  std::int64_t steps_ = 0;
 };
 
 }  // namespace

@@ -183,6 +183,7 @@ ExpressionPtr ExpressionParser::primary() {
       std::int64_t value = 0;
       const auto parsed = std::from_chars(token.text.data(), token.text.data() + token.text.size(), value);
       if (parsed.ec != std::errc()) fail("a smaller number");
+      if (value != 0 && token.text[0] == '0') fail("a number without leading zeros");
       take();
       return make_literal(value);
     }
@@ -288,13 +289,28 @@ ExpressionPtr ExpressionParser::filters(ExpressionPtr value) {
   }
 }
 
+/// Whether an argument without parentheses follows the name of a test: `is in [...]`.
+bool ExpressionParser::begins_test_argument() const {
+  switch (peek().kind) {
+    case Token::Kind::kString:
+    case Token::Kind::kInteger:
+    case Token::Kind::kFloat:
+      return true;
+    case Token::Kind::kName:
+      return !at_name("else") && !at_name("or") && !at_name("and");
+    case Token::Kind::kOperator:
+      return at_operator("[") || at_operator("{");
+    default:
+      return false;
+  }
+}
+
 ExpressionPtr ExpressionParser::test(ExpressionPtr value) {
   const bool negated = take_name("not");
   ExpressionPtr node = make(Kind::kTest, expect_identifier(), std::move(value));
-  const Token& next = peek();
   if (take_operator("(")) {
     arguments(*node);
-  } else if (next.kind == Token::Kind::kString || next.kind == Token::Kind::kInteger) {
+  } else if (begins_test_argument()) {
     node->children.push_back(postfix(primary()));
   }
   return negated ? make(Kind::kNot, "", std::move(node)) : std::move(node);

@@ -57,6 +57,7 @@ class ExpressionParser {
   ExpressionPtr postfix(ExpressionPtr value);
   ExpressionPtr subscript(ExpressionPtr value);
   ExpressionPtr filters(ExpressionPtr value);
+  bool begins_test_argument() const;
   ExpressionPtr test(ExpressionPtr value);
   void arguments(Expression& call);
 

@@ -11,8 +11,6 @@
 namespace fastspec::cli::jinja {
 namespace {
 
-constexpr std::size_t kMaxText = 64 << 20;
-
 std::string type_name(const Value& value) {
   switch (value.kind) {
     case Value::Kind::kUndefined:
@@ -44,11 +42,10 @@ bool contains(const Value& container, const Value& item) {
 
 Value add(const Value& left, const Value& right) {
   if (left.is_string() && right.is_string()) {
-    if (left.string().size() + right.string().size() > kMaxText) fail_render("a text of more than 64 MiB");
+    if (left.string().size() + right.string().size() > kMaxText) fail_render("a text that is too long");
     return Value::of(left.string() + right.string());
   }
   if (left.is_array() && right.is_array()) {
-    if (left.data->size() + right.data->size() > kMaxText / 1024) fail_render("a list that is too long");
     Json sum = *left.data;
     sum.insert(sum.end(), right.data->begin(), right.data->end());
     return Value::of(std::move(sum));
@@ -93,6 +90,17 @@ void fail_render(const std::string& what) {
 }
 void fail_unsupported(const std::string& what) {
   throw Error(ErrorCode::kUnsupported, "template: " + what);
+}
+
+std::size_t size_of(const Json& data) {
+  std::size_t size = sizeof(Json);
+  if (data.is_string()) return size + data.get_ref<const std::string&>().size();
+  if (data.is_object()) {
+    for (const auto& [key, item] : data.items()) size += key.size() + size_of(item);
+  } else if (data.is_array()) {
+    for (const Json& item : data) size += size_of(item);
+  }
+  return size;
 }
 
 bool is_true(const Value& value) {
@@ -185,9 +193,7 @@ Value apply_slice(const Value& value, const Value& start, const Value& stop, con
   if (!value.is_array() && !value.is_string()) fail_render("a slice of a value of type " + type_name(value));
   const std::vector<Value> items = items_of(value);
   const auto size = static_cast<std::int64_t>(items.size());
-  const auto absent = [](const Value& part) {
-    return part.is_undefined() || (part.is_data() && part.data->is_null());
-  };
+  const auto absent = [](const Value& part) { return part.is_data() && part.data->is_null(); };
   const auto read = [&](const Value& part, std::int64_t otherwise) {
     if (absent(part)) return otherwise;
     if (!part.is_integer()) fail_render("a slice by a value of type " + type_name(part));

@@ -60,12 +60,18 @@ bool is_true(const Value& value);
 bool are_equal(const Value& left, const Value& right);
 /// What `{{ value }}` prints.
 std::string to_text(const Value& value);
+/// Longest text that an operation may make, in bytes.
+inline constexpr std::size_t kMaxText = 4 << 20;
+/// Bytes of memory that data takes, about.
+std::size_t size_of(const Json& data);
+
 /// What a loop runs over.
 std::vector<Value> items_of(const Value& value);
 /// `container.name` or `container["name"]`, `container[3]`; undefined where there is none.
 Value member(const Value& container, const Value& key);
 
 Value apply_binary(const std::string& operation, const Value& left, const Value& right);
+/// Absent bounds are null.
 Value apply_slice(const Value& value, const Value& start, const Value& stop, const Value& step);
 Value apply_filter(const std::string& name, const Value& value, const Arguments& arguments);
 bool apply_test(const std::string& name, const Value& value, const Arguments& arguments);

@@ -35,7 +35,7 @@ struct EngineStats {
   int pages_total = 0;
   int pages_used = 0;
   int sequences_running = 0;
-  int requests_waiting = 0;
+  int sequences_waiting = 0;
   /// Seconds by verb: plan, draft, budget, verify, accept, commit, emit (text, stops, outputs).
   double plan_seconds = 0, draft_seconds = 0, budget_seconds = 0, verify_seconds = 0, accept_seconds = 0,
          commit_seconds = 0, emit_seconds = 0;

@@ -27,21 +27,11 @@ TEST(NoiseTest, PhiloxMatchesPublishedVectors) {
 
 TEST(NoiseTest, IsUsableAtCompileTime) {
   static_assert(philox4x32({{0, 0, 0, 0}}, 0, 0).word[0] == 0x6627e8d5);
-  static_assert(gumbel_bound(0xffffffff) > 17.3f);
 }
 
-TEST(NoiseTest, ExtremesAreFiniteAndInsideTheRange) {
+TEST(NoiseTest, ExtremesAreFinite) {
   EXPECT_NEAR(gumbel(0xffffffff), 25 * std::log(2.0), 1e-5);
   EXPECT_NEAR(gumbel(0), -std::log(25 * std::log(2.0)), 1e-5);
-  EXPECT_LT(gumbel(0xffffffff), kHighestGumbel);
-  EXPECT_GT(gumbel(0), kLowestGumbel);
-}
-
-TEST(NoiseTest, BoundHoldsForEveryNumber) {
-  for (std::uint32_t high = 0; high < (1u << 24); ++high) {
-    const std::uint32_t word = high << 8;
-    ASSERT_LE(gumbel(word), gumbel_bound(word)) << high;
-  }
 }
 
 TEST(NoiseTest, EveryPartOfTheKeyMatters) {

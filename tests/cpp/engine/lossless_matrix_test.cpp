@@ -210,7 +210,7 @@ float largest_logit_difference(DType dtype) {
   constexpr int kRows = 64;
   Transformer model(config, tiny_weights(config, 11, dtype, *backend.device), backend, kRows, kRows);
   KvPool kv(*backend.device, model.kv_shape(dtype), kRows / 16, 16);
-  PassBuffers buffers(*backend.device, kRows, 1);
+  PassBuffers buffers(*backend.device, {.max_rows = kRows, .max_sequences = 1, .max_list_entries = kRows});
   const auto logits_of = [&](int first, int count) {
     RowBatch batch;
     for (int position = first; position < first + count; ++position) {

@@ -24,6 +24,7 @@ class RecordingDevice : public Device {
     void* data = memory->data();
     return Buffer(data, bytes, std::shared_ptr<void>(std::move(memory)));
   }
+  Buffer allocate_host(std::size_t bytes, const char* what) override { return allocate(bytes, what); }
   void copy_to_device(void* destination, const void* source, std::size_t bytes) override {
     largest_copy = std::max(largest_copy, bytes);
     std::memcpy(destination, source, bytes);

@@ -43,7 +43,8 @@ TEST(Nfc, ComposesDecomposesAndOrders) {
   EXPECT_EQ(to_nfc("\u0958"), "\u0915\u093c");          // excluded from composition
   EXPECT_EQ(to_nfc("\u1100\u1161\u11a8x"), "\uac01x");
   EXPECT_EQ(to_nfc("\uac00\u11a8"), "\uac01");
-  EXPECT_EQ(to_nfc("a\u0334\u0301"), "\u00e1\u0334");  // a mark of another class does not block
+  EXPECT_EQ(to_nfc("a\u0334\u0301"), "\u00e1\u0334");   // a mark of another class does not block
+  EXPECT_EQ(to_nfc("a\u030d\u0301"), "a\u030d\u0301");  // one of the same class does
   EXPECT_EQ(to_nfc("\u0301a"), "\u0301a");
   EXPECT_EQ(to_nfc("1\u0338\u1dfa"), "1\u0338\u1dfa");  // a mark later than the tables stays where it is
 }
@@ -68,6 +69,7 @@ TEST(Regex, MeansWhatItMeansInTheFile) {
   EXPECT_EQ(matches("a.", "a\nab"), (Strings{"ab"}));
   EXPECT_EQ(matches("a{,2}b", "aaab"), (Strings{"aab"}));
   EXPECT_EQ(matches("[\\s-]+", "a - b"), (Strings{" - "}));
+  EXPECT_EQ(matches("[\\s-a]+", "x- ab"), (Strings{"- a"}));  // a dash behind a set is no range
   EXPECT_EQ(matches("\\p{Han}+", "漢字。かな"), (Strings{"漢字"}));
   EXPECT_EQ(matches("x*", "axb"), (Strings{"", "x", ""}));
 }

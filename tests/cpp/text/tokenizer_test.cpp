@@ -4,6 +4,8 @@
 #include <fastspec/tokenizer.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <random>
 #include <thread>
 
 #include "support/expect_error.h"
@@ -140,6 +142,56 @@ TEST(ByteFallbackTokenizer, Metaspace) {
   EXPECT_EQ(load_tokenizer(file)->encode("ab</s>ab", false), (Ids{264, 2, 264}));
   file["pre_tokenizer"]["prepend_scheme"] = "never";
   EXPECT_EQ(load_tokenizer(file)->encode("ab</s>ab", false), (Ids{263, 2, 263}));
+}
+
+/// BPE by its definition: again and again the leftmost of the pairs that rank first, until none is left.
+std::vector<std::string> merge_by_definition(const std::string& word, const json& merges) {
+  std::vector<std::string> parts;
+  for (char c : word) parts.emplace_back(1, c);
+  for (;;) {
+    std::size_t best_rank = merges.size();
+    std::size_t best = 0;
+    for (std::size_t i = 0; i + 1 < parts.size(); ++i) {
+      const json pair = json::array({parts[i], parts[i + 1]});
+      const auto rank = static_cast<std::size_t>(std::find(merges.begin(), merges.end(), pair) - merges.begin());
+      if (rank < best_rank) {
+        best_rank = rank;
+        best = i;
+      }
+    }
+    if (best_rank == merges.size()) return parts;
+    parts[best] += parts[best + 1];
+    parts.erase(parts.begin() + static_cast<std::ptrdiff_t>(best) + 1);
+  }
+}
+
+TEST(Tokenizer, MergesByDefinitionOnRandomVocabularies) {
+  std::mt19937 random(17);
+  const auto below = [&](std::size_t limit) { return static_cast<std::size_t>(random() % limit); };
+  for (int round = 0; round < 60; ++round) {
+    json file = byte_level_json();
+    json merges = json::array();
+    std::vector<std::string> tokens = {"a", "b", "c"};
+    for (int id = 300; id < 330; ++id) {
+      const std::string left = tokens[below(tokens.size())], right = tokens[below(tokens.size())];
+      const json pair = json::array({left, right});
+      if (std::find(merges.begin(), merges.end(), pair) != merges.end()) continue;
+      merges.insert(merges.begin() + static_cast<std::ptrdiff_t>(below(merges.size() + 1)), pair);
+      if (!file["model"]["vocab"].contains(left + right)) {
+        file["model"]["vocab"][left + right] = id;
+        tokens.push_back(left + right);
+      }
+    }
+    file["model"]["merges"] = merges;
+    const auto tokenizer = load_tokenizer(file);
+    for (int k = 0; k < 40; ++k) {
+      std::string word;
+      for (std::size_t length = below(24); word.size() < length;) word += "abc"[below(3)];
+      std::vector<std::string> parts;
+      for (TokenId id : tokenizer->encode(word)) parts.push_back(tokenizer->id_to_token(id));
+      EXPECT_EQ(parts, merge_by_definition(word, merges)) << word << " " << merges;
+    }
+  }
 }
 
 TEST(Tokenizer, ALongWordIsNotQuadratic) {

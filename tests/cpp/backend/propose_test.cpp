@@ -1,0 +1,96 @@
+// Proposals of a draft model against the sampling oracle.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "backend/cpu/sampling.h"
+#include "cpp/backend/ops_under_test.h"
+#include "cpp/backend/sampling_case.h"
+#include "support/oracle_sampling.h"
+
+namespace fastspec::test {
+namespace {
+
+class ProposeTest : public ::testing::Test {
+ protected:
+  /// What accept() draws at position 101.
+  TokenId draw(std::vector<float>& logits, const SamplingRule& rule) {
+    TreeCase problem({5}, {-1}, rule);
+    const int size = static_cast<int>(logits.size());
+    sampler_.accept({{logits.data(), DType::kFloat32, 1, size, size}, &problem.tree, &problem.result, 1});
+    return problem.sampled[0].token;
+  }
+  void propose(std::vector<float>& logits, const SamplingRule& rule, const std::vector<TokenId>& path, int top_k) {
+    const std::int32_t position = 101;
+    const TokenId* const paths[] = {path.data()};
+    const std::int32_t lengths[] = {static_cast<std::int32_t>(path.size())};
+    const int size = static_cast<int>(logits.size());
+    tokens_.assign(static_cast<std::size_t>(top_k), -5);
+    confidences_.assign(static_cast<std::size_t>(top_k), kNan);
+    ProposeParams params;
+    params.logits = {logits.data(), DType::kFloat32, 1, size, size};
+    params.rules = &rule;
+    params.positions = &position;
+    params.paths = paths;
+    params.path_lengths = lengths;
+    params.top_k = top_k;
+    params.tokens = tokens_.data();
+    params.confidences = confidences_.data();
+    sampler_.propose(params);
+  }
+  cpu::ThreadPool pool_{2};
+  cpu::Sampler sampler_{pool_};
+  std::vector<TokenId> tokens_;
+  std::vector<float> confidences_;
+};
+
+TEST_F(ProposeTest, MatchesTheOracle) {
+  std::mt19937_64 random(36);
+  for (int round = 0; round < 2000; ++round) {
+    const int vocab_size = 3 + static_cast<int>(random() % (round % 50 == 0 ? 20000 : 60));
+    std::vector<float> logits = random_logits(vocab_size, round % 2 == 0 ? 1.0f : 4.0f, random);
+    RandomRule random_rule(vocab_size, random);
+    std::vector<TokenId> path;
+    for (int i = static_cast<int>(random() % 5); i > 0; --i) {
+      path.push_back(static_cast<TokenId>(random() % static_cast<std::uint64_t>(vocab_size)));
+    }
+    const int top_k = 1 + static_cast<int>(random() % 6);
+    const std::vector<double> scores = oracle::scores(logits, random_rule.rule, path, 101);
+    const std::vector<TokenId> order = oracle::ranking(scores);
+    const std::vector<double> probability = oracle::probabilities(scores);
+    propose(logits, random_rule.rule, path, top_k);
+    for (std::size_t i = 0; i < static_cast<std::size_t>(top_k); ++i) {
+      if (i >= order.size() || std::isinf(scores[static_cast<std::size_t>(order[i])])) {
+        ASSERT_EQ(tokens_[i], kNoToken) << "round " << round;
+        ASSERT_EQ(confidences_[i], 0);
+        continue;
+      }
+      const auto token = static_cast<std::size_t>(tokens_[i]);
+      ASSERT_LT(token, scores.size()) << "round " << round;
+      ASSERT_NEAR(scores[token], scores[static_cast<std::size_t>(order[i])], 1e-4) << "round " << round;
+      ASSERT_NEAR(confidences_[i], probability[token], 1e-4) << "round " << round;
+    }
+  }
+}
+
+TEST_F(ProposeTest, BestProposalIsWhatAcceptDraws) {
+  std::mt19937_64 random(37);
+  for (int round = 0; round < 300; ++round) {
+    std::vector<float> logits = random_logits(500, 2.0f, random);
+    RandomRule random_rule(500, random);
+    propose(logits, random_rule.rule, {}, 3);
+    EXPECT_EQ(tokens_[0], draw(logits, random_rule.rule));
+  }
+}
+
+TEST_F(ProposeTest, InfiniteLogitsShareTheConfidence) {
+  std::vector<float> logits = {1, kInf, kInf, 0};
+  SamplingRule rule;
+  propose(logits, rule, {}, 3);
+  EXPECT_EQ(tokens_[0], 1);
+  EXPECT_EQ(confidences_[1], 0.5f);
+  EXPECT_EQ(confidences_[2], 0.0f);
+}
+
+}  // namespace
+}  // namespace fastspec::test

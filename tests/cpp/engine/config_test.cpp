@@ -1,0 +1,186 @@
+// Engine options: what is refused and what the message names, and the JSON form.
+#include <fastspec/config.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "support/expect_error.h"
+
+namespace fastspec::test {
+namespace {
+
+EngineConfig valid() {
+  EngineConfig config;
+  config.model = "some/model";
+  return config;
+}
+
+void expect_refused(const std::function<void(EngineConfig&)>& spoil, std::initializer_list<std::string> parts) {
+  EngineConfig config = valid();
+  config.speculation.drafter.kind = "ngram";
+  EXPECT_NO_THROW(config.validate());
+  spoil(config);
+  expect_error(ErrorCode::kInvalidArgument, parts, [&] { config.validate(); });
+}
+
+TEST(DrafterConfigTest, ParsesEveryForm) {
+  EXPECT_EQ(DrafterConfig::parse("").kind, "");
+  EXPECT_EQ(DrafterConfig::parse("none").kind, "");
+  EXPECT_EQ(DrafterConfig::parse("ngram").kind, "ngram");
+  const DrafterConfig standalone = DrafterConfig::parse("standalone:C:/models/a:b");
+  EXPECT_EQ(standalone.kind, "standalone");
+  EXPECT_EQ(standalone.model, "C:/models/a:b");
+  for (const std::string text : {"none", "ngram", "standalone:dir"}) {
+    EXPECT_EQ(DrafterConfig::parse(text).to_string(), text);
+  }
+}
+
+TEST(DrafterConfigTest, RefusesOthersAndSaysWhatIsPossible) {
+  for (const std::string text : {"eagle", "Ngram", "ngram:4", "ngram:", ":dir", "none:dir", " ngram", "standalone"}) {
+    expect_error(ErrorCode::kInvalidArgument, {"\"" + text + "\"", "none, ngram or standalone:DIR"},
+                 [&] { DrafterConfig::parse(text); });
+  }
+  expect_error(ErrorCode::kInvalidArgument, {"directory", "standalone:DIR"},
+               [] { DrafterConfig::parse("standalone:"); });
+}
+
+TEST(EngineConfigTest, DefaultsWithAModelAreValid) {
+  EXPECT_NO_THROW(valid().validate());
+}
+
+TEST(EngineConfigTest, RefusalsNameTheOptionAndItsValue) {
+  expect_refused([](EngineConfig& c) { c.model = ""; }, {"model"});
+  expect_refused([](EngineConfig& c) { c.device = "gpu"; }, {"device", "gpu", "cpu:reference"});
+  expect_refused([](EngineConfig& c) { c.max_model_len = -1; }, {"max_model_len", "-1"});
+  expect_refused([](EngineConfig& c) { c.max_num_seqs = 0; }, {"max_num_seqs", "0", "1"});
+  expect_refused([](EngineConfig& c) { c.max_num_seqs = 5000; }, {"max_num_seqs", "5000", "4096"});
+  expect_refused([](EngineConfig& c) { c.max_batch_rows = 0; }, {"max_batch_rows", "0"});
+  expect_refused([](EngineConfig& c) { c.max_batch_rows = 15; }, {"max_batch_rows is 15", "max_num_seqs is 16"});
+  expect_refused([](EngineConfig& c) { c.page_size = 0; }, {"page_size", "0"});
+  expect_refused([](EngineConfig& c) { c.page_size = 24; }, {"page_size is 24", "power of two"});
+  expect_refused([](EngineConfig& c) { c.page_size = 2048; }, {"page_size", "2048"});
+  expect_refused([](EngineConfig& c) { c.kv_cache_bytes = -5; }, {"kv_cache_bytes", "-5"});
+  expect_refused([](EngineConfig& c) { c.num_threads = -2; }, {"num_threads", "-2"});
+  expect_refused([](EngineConfig& c) { c.speculation.max_draft_tokens = 0; }, {"max_draft_tokens", "0"});
+  expect_refused([](EngineConfig& c) { c.speculation.max_draft_tokens = 256; }, {"max_draft_tokens", "256", "255"});
+  expect_refused([](EngineConfig& c) { c.speculation.drafter.ngram_min = 0; }, {"ngram_min", "0"});
+  expect_refused([](EngineConfig& c) { c.speculation.drafter.ngram_max = 1; }, {"ngram_max", "1", "2"});
+  expect_refused([](EngineConfig& c) { c.speculation.drafter.kind = "magic"; }, {"drafter", "magic", "ngram"});
+  expect_refused([](EngineConfig& c) { c.speculation.drafter.kind = "none"; }, {"drafter", "none"});
+  expect_refused([](EngineConfig& c) { c.speculation.drafter.kind = "standalone"; },
+                 {"drafter", "standalone", "model"});
+  expect_refused([](EngineConfig& c) { c.speculation.drafter.model = "dir"; }, {"drafter", "ngram", "dir"});
+}
+
+TEST(EngineConfigTest, BoundsAreAllowed) {
+  EngineConfig config = valid();
+  config.speculation.drafter.kind = "ngram";
+  config.max_num_seqs = config.max_batch_rows = 1;
+  config.page_size = 1;
+  config.speculation.max_draft_tokens = 255;
+  config.speculation.drafter.ngram_min = config.speculation.drafter.ngram_max = 1;
+  EXPECT_NO_THROW(config.validate());
+  config.max_num_seqs = 4096;
+  config.max_batch_rows = 1 << 16;
+  config.page_size = 1024;
+  config.max_model_len = 1 << 24;
+  EXPECT_NO_THROW(config.validate());
+}
+
+TEST(EngineConfigTest, SpeculationOptionsAreReadOnlyWhenItIsOn) {
+  EngineConfig config = valid();
+  config.speculation.max_draft_tokens = 0;
+  EXPECT_NO_THROW(config.validate());
+}
+
+TEST(EngineConfigTest, JsonRoundTrip) {
+  EngineConfig config = valid();
+  config.device = "cpu:reference";
+  config.dtype = DType::kBFloat16;
+  config.max_model_len = 1000;
+  config.max_num_seqs = 3;
+  config.max_batch_rows = 77;
+  config.page_size = 32;
+  config.kv_cache_bytes = std::int64_t{1} << 40;
+  config.num_threads = 5;
+  config.speculation.drafter = DrafterConfig::parse("standalone:draft/dir");
+  config.speculation.drafter.ngram_min = 3;
+  config.speculation.drafter.ngram_max = 6;
+  config.speculation.max_draft_tokens = 17;
+  const EngineConfig read = EngineConfig::from_json(config.to_json());
+  EXPECT_EQ(read.to_json(), config.to_json());
+  EXPECT_EQ(read.model, "some/model");
+  EXPECT_EQ(read.device, "cpu:reference");
+  EXPECT_EQ(read.dtype, DType::kBFloat16);
+  EXPECT_EQ(read.max_model_len, 1000);
+  EXPECT_EQ(read.max_num_seqs, 3);
+  EXPECT_EQ(read.max_batch_rows, 77);
+  EXPECT_EQ(read.page_size, 32);
+  EXPECT_EQ(read.kv_cache_bytes, std::int64_t{1} << 40);
+  EXPECT_EQ(read.num_threads, 5);
+  EXPECT_EQ(read.speculation.drafter.kind, "standalone");
+  EXPECT_EQ(read.speculation.drafter.model, "draft/dir");
+  EXPECT_EQ(read.speculation.drafter.ngram_min, 3);
+  EXPECT_EQ(read.speculation.drafter.ngram_max, 6);
+  EXPECT_EQ(read.speculation.max_draft_tokens, 17);
+
+  const EngineConfig defaults = EngineConfig::from_json("{}");
+  EXPECT_EQ(defaults.to_json(), EngineConfig().to_json());
+  EXPECT_FALSE(EngineConfig::from_json(defaults.to_json()).dtype.has_value());
+}
+
+TEST(EngineConfigTest, EveryOptionOfTheJsonFormCanBeGivenAlone) {
+  const nlohmann::json all = nlohmann::json::parse(valid().to_json());
+  for (const auto& [name, value] : all.items()) {
+    EXPECT_NO_THROW(EngineConfig::from_json(nlohmann::json{{name, value}}.dump())) << name;
+  }
+  for (const auto& [name, value] : all["speculation"].items()) {
+    EXPECT_NO_THROW(EngineConfig::from_json(nlohmann::json{{"speculation", {{name, value}}}}.dump())) << name;
+  }
+}
+
+TEST(EngineConfigTest, UnknownAndMistypedOptionsAreNamed) {
+  const auto refuses = [](const std::string& json, std::initializer_list<std::string> parts) {
+    expect_error(ErrorCode::kInvalidArgument, parts, [&] { EngineConfig::from_json(json); });
+  };
+  refuses(R"({"max_seqs": 4})", {"unknown", "max_seqs"});
+  refuses(R"({"speculation": {"depth": 4}})", {"unknown", "speculation.depth"});
+  refuses(R"({"ngram_min": 2})", {"unknown", "ngram_min"});
+  refuses(R"({"max_num_seqs": "4"})", {"max_num_seqs", "\"4\"", "wrong type"});
+  refuses(R"({"max_num_seqs": 4.0})", {"max_num_seqs", "4.0", "wrong type"});
+  refuses(R"({"max_num_seqs": true})", {"max_num_seqs", "true", "wrong type"});
+  refuses(R"({"max_num_seqs": null})", {"max_num_seqs", "null", "wrong type"});
+  refuses(R"({"model": 4})", {"model", "4", "wrong type"});
+  refuses(R"({"dtype": 16})", {"dtype", "16", "wrong type"});
+  refuses(R"({"dtype": "int8"})", {"dtype", "int8", "bfloat16"});
+  refuses(R"({"speculation": "ngram"})", {"speculation", "object"});
+  refuses(R"({"speculation": {"drafter": 3}})", {"speculation.drafter", "3", "wrong type"});
+  refuses(R"({"speculation": {"drafter": "eagle"}})", {"drafter", "eagle", "ngram"});
+  refuses(R"({"speculation": {"max_draft_tokens": []}})", {"speculation.max_draft_tokens", "[]", "wrong type"});
+  for (const std::string text : {"", "[]", "3", "{", "null", R"({"model": "a",})", "{\"model\": \"\xFF\"}"}) {
+    refuses(text, {"JSON object"});
+  }
+}
+
+TEST(EngineConfigTest, NumbersThatWouldWrapAreRefused) {
+  const auto refuses = [](const std::string& json, std::initializer_list<std::string> parts) {
+    expect_error(ErrorCode::kInvalidArgument, parts, [&] { EngineConfig::from_json(json); });
+  };
+  refuses(R"({"max_num_seqs": 4294967297})", {"max_num_seqs", "4294967297", "range"});
+  refuses(R"({"page_size": -4294967280})", {"page_size", "-4294967280", "range"});
+  refuses(R"({"kv_cache_bytes": 18446744073709551615})", {"kv_cache_bytes", "18446744073709551615", "range"});
+  refuses(R"({"speculation": {"max_draft_tokens": 4294967304}})", {"speculation.max_draft_tokens", "range"});
+  EXPECT_EQ(EngineConfig::from_json(R"({"kv_cache_bytes": 9223372036854775807})").kv_cache_bytes,
+            std::numeric_limits<std::int64_t>::max());
+}
+
+TEST(EngineConfigTest, AnyPathCanBePrinted) {
+  EngineConfig config = valid();
+  config.model = "\xFF/model";
+  EXPECT_NE(config.to_json().find("/model"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace fastspec::test

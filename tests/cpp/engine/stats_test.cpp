@@ -1,0 +1,73 @@
+// Printed statistics say what was counted, and nothing divides by zero.
+#include <fastspec/engine.h>
+#include <gtest/gtest.h>
+
+namespace fastspec::test {
+namespace {
+
+void expect_parts(const std::string& text, std::initializer_list<std::string> parts) {
+  for (const std::string& part : parts)
+    EXPECT_NE(text.find(part), std::string::npos) << part << " is not in:\n" << text;
+  EXPECT_EQ(text.find("nan"), std::string::npos) << text;
+  EXPECT_EQ(text.find("inf"), std::string::npos) << text;
+}
+
+TEST(EngineStatsTest, NothingYet) {
+  const EngineStats stats;
+  EXPECT_EQ(stats.acceptance_length(), 0.0);
+  expect_parts(stats.to_string(), {"steps 0", "acceptance length (bonus included) 0.00", "outside operations 0.00%"});
+  EXPECT_EQ(stats.to_string().find("by position"), std::string::npos);
+}
+
+TEST(EngineStatsTest, SaysWhatWasCounted) {
+  EngineStats stats;
+  stats.steps = 11;
+  stats.rows = 222;
+  stats.prompt_rows = 33;
+  stats.generated_tokens = 44;
+  stats.decoding_passes = 20;
+  stats.decoding_tokens = 50;
+  stats.drafted_tokens = 66;
+  stats.verified_tokens = 65;
+  stats.accepted_tokens = 30;
+  stats.offered_by_position = {20, 10, 0};
+  stats.accepted_by_position = {15, 1, 0};
+  stats.preemptions = 7;
+  stats.draft_failures = 8;
+  stats.pages_total = 90;
+  stats.pages_used = 12;
+  stats.sequences_running = 3;
+  stats.sequences_waiting = 4;
+  stats.step_seconds = 2.0;
+  stats.operation_seconds = 1.5;
+  stats.verify_seconds = 1.25;
+  expect_parts(stats.to_string(), {"steps 11", "target rows 222 (prompt 33)", "generated tokens 44",
+                                   "acceptance length (bonus included) 2.50 over 20 decoding passes",
+                                   "drafted 66, verified 65, accepted 30", "accepted by position 75.00% 10.00% 0.00%",
+                                   "seconds 2.00", "verify 1.25", "outside operations 25.00%", "pages used 12 of 90",
+                                   "running 3, waiting 4", "preemptions 7", "draft failures 8"});
+}
+
+TEST(EngineInfoTest, SaysWhatWasLoaded) {
+  EngineInfo info;
+  info.architecture = "LlamaForCausalLM";
+  info.device = "cpu";
+  info.dtype = DType::kBFloat16;
+  info.num_parameters = 1'500'000;
+  info.weight_bytes = 3 << 20;
+  info.kv_bytes_per_token = 512;
+  info.kv_cache_bytes = 1 << 20;
+  info.num_pages = 128;
+  info.page_size = 16;
+  info.max_model_len = 2048;
+  info.vocab_size = 32000;
+  info.drafter = "ngram";
+  expect_parts(info.to_string(), {"LlamaForCausalLM", "cpu, bfloat16", "1.5 M, 3.0 MiB", "32000", "ngram\n",
+                                  "2048 tokens", "512 bytes a token, 128 pages of 16 tokens, 1.0 MiB"});
+  info.drafter = "standalone";
+  info.draft_weight_bytes = 1 << 19;
+  expect_parts(info.to_string(), {"standalone, 0.5 MiB"});
+}
+
+}  // namespace
+}  // namespace fastspec::test

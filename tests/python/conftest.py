@@ -1,0 +1,67 @@
+"""Fixtures that several test files share: tiny random models with a tokenizer, and the command line program."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+
+RunCli = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="session")
+def tiny_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Llama of 128 positions with a byte-level tokenizer of 320 tokens."""
+    from make_models import make_model
+
+    return make_model(tmp_path_factory.mktemp("tiny"), "llama")
+
+
+@pytest.fixture(scope="session")
+def tiny_draft_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Another random model with the same tokenizer."""
+    from make_models import make_model
+
+    return make_model(tmp_path_factory.mktemp("draft"), "llama_tied")
+
+
+@pytest.fixture
+def model_copy(tiny_model_dir: Path, tmp_path: Path) -> Path:
+    """The tiny model in a directory that a test may change."""
+    return Path(shutil.copytree(tiny_model_dir, tmp_path / "model"))
+
+
+@pytest.fixture(scope="module")
+def llm(tiny_model_dir: Path) -> Iterator[object]:
+    """The tiny model on the reference backend, whose results do not depend on the batch."""
+    import fastspec
+
+    with fastspec.LLM(tiny_model_dir, device="cpu:reference", max_num_seqs=8) as loaded:
+        yield loaded
+
+
+@pytest.fixture(scope="session")
+def cli_path() -> str:
+    """fastspec-cli: $FASTSPEC_CLI, the one beside this Python, or the one on PATH."""
+    beside = Path(sys.executable).parent / "fastspec-cli"
+    found = os.environ.get("FASTSPEC_CLI") or (str(beside) if beside.is_file() else shutil.which("fastspec-cli"))
+    assert found, "fastspec-cli is neither beside this Python nor on PATH; set FASTSPEC_CLI"
+    return found
+
+
+@pytest.fixture(scope="session")
+def run_cli(cli_path: str) -> RunCli:
+    """Runs fastspec-cli with arguments and optional `stdin`; returns the finished process."""
+
+    def run(*arguments: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        command = [cli_path, *(str(argument) for argument in arguments)]
+        return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=300, check=False)
+
+    return run

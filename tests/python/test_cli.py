@@ -1,0 +1,275 @@
+"""fastspec-cli: the same tokens as Python, one JSON object, exit codes, one line for an error, Ctrl-C."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fastspec import LLM, SamplingParams
+
+RunCli = Callable[..., "subprocess.CompletedProcess[str]"]
+
+PROMPT = "the quick brown fox"
+REFERENCE = ("--device", "cpu:reference", "--max-num-seqs", "4")
+
+
+def assert_refused(result: "subprocess.CompletedProcess[str]", *words: str) -> None:
+    assert result.returncode == 2, result.stderr
+    assert result.stdout == ""
+    assert result.stderr.startswith("fastspec-cli: ")
+    assert result.stderr.count("\n") == 1
+    for word in words:
+        assert word in result.stderr
+
+
+def test_help_and_version(run_cli: RunCli) -> None:
+    assert "generate" in run_cli("--help").stdout
+    for command in ("generate", "bench", "chat", "info"):
+        result = run_cli(command, "--help")
+        assert result.returncode == 0
+        assert "Examples:" in result.stdout
+        assert "--drafter" in result.stdout
+    assert run_cli("--version").stdout.strip().count(".") == 2
+
+
+def test_generate_is_what_python_generates(run_cli: RunCli, tiny_model_dir: Path, llm: LLM) -> None:
+    params = SamplingParams(temperature=0.9, seed=4, max_tokens=20, top_k=50, logprobs=2, ignore_eos=True)
+    [expected] = llm.generate(PROMPT, params, progress=False)
+    output = expected.outputs[0]
+    options = ["--temperature", 0.9, "--seed", 4, "--max-tokens", 20, "--top-k", 50, "--logprobs", 2, "--ignore-eos"]
+    result = run_cli("generate", "--model", tiny_model_dir, "--prompt", PROMPT, "--json", *options, *REFERENCE)
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert found["token_ids"] == output.token_ids
+    assert found["text"] == output.text
+    assert found["finish_reason"] == "length"
+    assert found["seed"] == 4
+    assert found["guarantee"] == "exact"
+    assert found["stats"]["acceptance_length"] == 1.0
+    assert found["stats"]["completion_tokens"] == 20
+    assert len(found["logprobs"]) == 20
+    assert all(len(position["top"]) == 2 for position in found["logprobs"])
+    text = run_cli("generate", "--model", tiny_model_dir, "--prompt", PROMPT, *options, *REFERENCE)
+    assert text.stdout == output.text + "\n"
+
+
+def test_forms_of_prompts(run_cli: RunCli, tiny_model_dir: Path, llm: LLM, tmp_path: Path) -> None:
+    ids = llm.tokenizer.encode(PROMPT)
+    (tmp_path / "prompt.txt").write_text(PROMPT)
+    common = ("generate", "--model", tiny_model_dir, "--max-tokens", 8, *REFERENCE)
+    outputs = {
+        run_cli(*common, *prompt, stdin=PROMPT).stdout
+        for prompt in (
+            ("--prompt", PROMPT),
+            ("--prompt-file", tmp_path / "prompt.txt"),
+            ("--prompt-file", "-"),
+            ("--token-ids", ",".join(map(str, ids))),
+            ("--token-ids", *ids),
+        )
+    }
+    assert outputs == {llm.generate(PROMPT, SamplingParams(temperature=0, max_tokens=8), progress=False)[0].text + "\n"}
+
+
+def test_samples_stops_and_bias(run_cli: RunCli, tiny_model_dir: Path, llm: LLM) -> None:
+    common = ("generate", "--model", tiny_model_dir, "--prompt", PROMPT, *REFERENCE)
+    found = json.loads(run_cli(*common, "--n", 2, "--temperature", 1, "--seed", 1, "--max-tokens", 5, "--json").stdout)
+    params = SamplingParams(n=2, seed=1, max_tokens=5)
+    expected = llm.generate(PROMPT, params, progress=False)[0].outputs
+    assert [sample["token_ids"] for sample in found["samples"]] == [output.token_ids for output in expected]
+    free = llm.generate(PROMPT, SamplingParams(temperature=0, max_tokens=30), progress=False)[0].text
+    stopped = run_cli(*common, "--max-tokens", 30, "--stop", "not there", "--stop", free[6:8])
+    assert stopped.stdout == free[: free.index(free[6:8])] + "\n"
+    forced = json.loads(run_cli(*common, "--max-tokens", 3, "--logit-bias", "42=1000", "--json").stdout)
+    assert forced["token_ids"] == [42, 42, 42]
+
+
+@pytest.mark.parametrize("drafter", ["ngram", "standalone"])
+def test_drafters(run_cli: RunCli, tiny_model_dir: Path, tiny_draft_dir: Path, drafter: str) -> None:
+    name = f"standalone:{tiny_draft_dir}" if drafter == "standalone" else drafter
+    common = ("generate", "--model", tiny_model_dir, "--prompt", PROMPT * 3, "--max-tokens", 24, "--json", *REFERENCE)
+    common += ("--logit-bias", "42=1000")  # a random model repeats nothing by itself
+    plain = json.loads(run_cli(*common).stdout)
+    result = run_cli(*common, "--drafter", name, "--max-draft-tokens", 3, "--stats")
+    found = json.loads(result.stdout)
+    assert found["token_ids"] == plain["token_ids"]
+    assert found["stats"]["drafted_tokens"] > 0
+    assert "acceptance length" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ([], ["--prompt"]),
+        (["--prompt", "a", "--token-ids", "1"], ["--token-ids"]),
+        (["--prompt", "a", "--temperature", "-1"], ["temperature"]),
+        (["--prompt", "a", "--temperature", "hot"], ["temperature"]),
+        (["--prompt", "a", "--no-such-option"], ["--no-such-option"]),
+        (["--prompt", "a", "--drafter", "oracle"], ["oracle", "ngram"]),
+        (["--prompt", "a", "--drafter", "standalone:/no/such"], ["/no/such"]),
+        (["--prompt", "a", "--max-draft-tokens", "3"], ["--max-draft-tokens", "--drafter"]),
+        (["--prompt", "a", "--ngram-min", "3"], ["--ngram-min"]),
+        (["--prompt", "a", "--dtype", "int2"], ["int2"]),
+        (["--prompt", "a", "--device", "tpu"], ["tpu"]),
+        (["--prompt", "a", "--logit-bias", "x"], ["--logit-bias x"]),
+        (["--prompt", ""], []),
+        (["--prompt", "a " * 200], ["128"]),
+        (["--token-ids", "1,999"], ["999"]),
+        (["--prompt-file", "/no/such/file"], ["/no/such/file"]),
+        (["--prompt", "a", "--n", "0"], ["n"]),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    run_cli: RunCli, tiny_model_dir: Path, options: list[str], words: list[str]
+) -> None:
+    assert_refused(run_cli("generate", "--model", tiny_model_dir, *options), *words)
+
+
+def test_models_that_are_refused(run_cli: RunCli, model_copy: Path) -> None:
+    assert_refused(run_cli("info", "--model", "org/name"), "org/name", "python -m fastspec fetch")
+    assert_refused(run_cli("generate"), "--model")
+    assert_refused(run_cli(), "subcommand")
+    (model_copy / "config.json").write_text('{"architectures": ["Mamba2ForCausalLM"], "model_type": "mamba2"}')
+    assert_refused(run_cli("info", "--model", model_copy), "amba2")
+    (model_copy / "config.json").write_text("[")
+    assert_refused(run_cli("generate", "--model", model_copy, "--prompt", "x"), "config.json")
+
+
+def test_memory_that_is_too_small_is_a_failure(run_cli: RunCli, tiny_model_dir: Path) -> None:
+    result = run_cli("info", "--model", tiny_model_dir, "--kv-cache-bytes", 1)
+    assert result.returncode == 1
+    assert result.stderr.count("\n") == 1
+
+
+def test_info(run_cli: RunCli, tiny_model_dir: Path, llm: LLM) -> None:
+    text = run_cli("info", "--model", tiny_model_dir).stdout
+    assert "Llama" in text
+    assert "token" in text
+    found = json.loads(run_cli("info", "--model", tiny_model_dir, "--json", "--device", "cpu:reference").stdout)
+    expected = llm.info.to_dict()
+    assert set(found) == set(expected)
+    for name in ("architecture", "num_parameters", "weight_bytes", "kv_bytes_per_token", "vocab_size", "eos_token_ids"):
+        assert found[name] == expected[name]
+
+
+@pytest.fixture
+def endless(model_copy: Path) -> Path:
+    """The tiny model with a limit that a test does not reach."""
+    config = json.loads((model_copy / "config.json").read_text())
+    config["max_position_embeddings"] = 200000
+    (model_copy / "config.json").write_text(json.dumps(config))
+    return model_copy
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_interrupt_keeps_what_is_there(cli_path: str, endless: Path, form: str) -> None:
+    command = [cli_path, "generate", "--model", str(endless), "--prompt", PROMPT, "--max-num-seqs", "1"]
+    command += ["--max-tokens", "190000", "--ignore-eos", "--max-model-len", "195000"]
+    with subprocess.Popen(
+        command + (["--json"] if form == "json" else []), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        if form == "text":
+            start = process.stdout.read(1)
+        else:
+            start = b""
+            wait_until_generating(process.pid)
+        process.send_signal(signal.SIGINT)
+        rest, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    if form == "json":
+        found = json.loads(rest)
+        assert found["finish_reason"] == "cancelled"
+        assert 0 < len(found["token_ids"]) < 190000
+    else:
+        assert len(start + rest) > 1
+        assert rest.endswith(b"\n")
+
+
+def wait_until_generating(pid: int) -> None:
+    """Until the process has used two seconds of the processors: far behind loading a model of 100 kB."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    for _ in range(3000):
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        if (int(fields[11]) + int(fields[12])) / ticks > 2:
+            return
+        signal.sigtimedwait([], 0.02)
+    pytest.fail("the program did not start to generate")
+
+
+def test_interrupt_between_answers_ends_the_chat(cli_path: str, model_copy: Path) -> None:
+    (model_copy / "chat_template.jinja").write_text("{{ messages[-1].content }}")
+    command = [cli_path, "chat", "--model", str(model_copy), "--max-tokens", "3", "--stats"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(b"lazy\n")
+        process.stdin.flush()
+        assert b"tokens/s" in process.stderr.readline()  # the answer is done
+        signal.sigtimedwait([], 0.5)  # and the next line is waited for
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert process.returncode == 130
+
+
+def test_chat(run_cli: RunCli, model_copy: Path) -> None:
+    (model_copy / "chat_template.jinja").write_text(
+        "{% for m in messages %}{{ m.role[0] }}:{{ m.content }};{% endfor %}A"
+    )
+    options = ("chat", "--model", model_copy, "--temperature", 0, "--max-tokens", 3, "--system", "s", *REFERENCE)
+    result = run_cli(*options, stdin="one\n\n/reset\none\ntwo\n/exit\nthree\n")
+    assert result.returncode == 0, result.stderr
+    with LLM(model_copy, device="cpu:reference", max_num_seqs=1) as llm:
+        params = SamplingParams(temperature=0, max_tokens=3)
+        messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "one"}]
+        first = llm.chat(messages, params, progress=False)[0].text
+        messages += [{"role": "assistant", "content": first}, {"role": "user", "content": "two"}]
+        second = llm.chat(messages, params, progress=False)[0].text
+    assert result.stdout == f"{first}\n{first}\n{second}\n"
+
+
+def test_chat_without_template(run_cli: RunCli, tiny_model_dir: Path) -> None:
+    assert_refused(run_cli("chat", "--model", tiny_model_dir), "no chat template")
+
+
+def test_bench(run_cli: RunCli, tiny_model_dir: Path, model_copy: Path) -> None:
+    options = ["--batch", "1,3", "--context", "80", "--max-tokens", 16, "--repeat", 3, "--device", "cpu:reference"]
+    options += ["--drafter", f"standalone:{tiny_model_dir}"]
+    result = run_cli("bench", "--model", tiny_model_dir, *options, "--json")
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert found["machine"]["read_bytes_per_second"] > 1e8
+    assert [(case["batch"], case["context"]) for case in found["cases"]] == [(1, 80), (3, 80)]
+    for case in found["cases"]:
+        assert case["equal"]
+        assert case["ratio"] > 0
+        assert case["plain"]["acceptance_length"] == 1.0
+        assert case["plain"]["drafted_tokens"] == 0
+        assert case["speculative"]["acceptance_length"] > 2  # the model drafts for itself
+        assert 0 <= case["plain"]["overhead"] < 1
+    (model_copy / "tokenizer.json").unlink()
+    text = run_cli("bench", "--model", model_copy, *options[2:-1], "ngram").stdout
+    assert "outputs equal" in text
+    assert "synthetic" in text
+    assert "MB/s" in text or "GB/s" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        (["--batch", "0"], "--batch"),
+        (["--context", "8"], "--context"),
+        (["--context", "500"], "128"),
+        (["--max-tokens", "1"], "--max-tokens"),
+        (["--batch", "8", "--max-num-seqs", "2"], "--max-num-seqs"),
+        (["--repeat", "0"], "--repeat"),
+    ],
+)
+def test_bench_refuses(run_cli: RunCli, tiny_model_dir: Path, options: list[str], word: str) -> None:
+    result = run_cli("bench", "--model", tiny_model_dir, *options)
+    assert result.returncode == 2
+    assert word in result.stderr
+    assert result.stderr.count("\n") == 1
