@@ -16,6 +16,7 @@ class CudaDevice final : public Device {
 
   std::string name() const override { return "cuda:" + std::to_string(context_->ordinal()); }
   Buffer allocate(std::size_t bytes, const char* what) override { return context_->allocate(bytes, what); }
+  Buffer allocate_host(std::size_t bytes, const char* what) override { return context_->allocate_pinned(bytes, what); }
   /// Asynchronous; `source` may change as soon as this returns.
   void copy_to_device(void* destination, const void* source, std::size_t bytes) override {
     context_->upload(destination, source, bytes);
