@@ -8,7 +8,8 @@ namespace fastspec::cuda {
 namespace {
 
 constexpr float kNegligible = 30.0f;  // scores this far below the best add nothing to a float32 sum
-constexpr float kNoiseSpread = noise::kHighestGumbel - noise::kLowestGumbel;
+// gumbel() of the largest and of the smallest word, widened outwards: 17.32868 and -2.85236.
+constexpr float kNoiseSpread = 17.3287f + 2.8524f;
 
 /// What decides a row's scores; the same in every thread.
 struct Scoring {
