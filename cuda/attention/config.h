@@ -40,6 +40,8 @@ struct AttentionChoice {
   bool allow_hopper = true;  // false forces the path without Hopper instructions
 };
 
+constexpr int kCountersPerCta = 3;      // parts of an item; parts of a group, two a CTA as partial_slot() counts
+constexpr int kMaxCtas = 1024;          // 32 groups of 32 parts: what merging can take
 constexpr int kMaxHeadDim = 256;        // of the tile kernels
 constexpr int kMaxTileRowsPerSm = 128;  // tile_rows x CTAs on one SM: what bounds the workspace
 
@@ -50,8 +52,8 @@ constexpr int padded_head_dim(int head_dim) {
 }
 
 /// CTAs that are meant to share an SM.
-constexpr int tile_ctas_per_sm(int tile_rows) {
-  return tile_rows == 128 ? 1 : 2;
+FS_HOST_DEVICE constexpr int tile_ctas_per_sm(AttentionPath path, int tile_rows) {
+  return path == AttentionPath::kHopper || tile_rows == 128 ? 1 : 2;
 }
 
 constexpr AttentionConfig choose_attention(const AttentionChoice& choice, const DeviceLimits& limits) {
@@ -61,16 +63,16 @@ constexpr AttentionConfig choose_attention(const AttentionChoice& choice, const 
   config.padded_dim = padded;
   const int rows = choice.packed_rows;
   config.tile_rows = padded == 256 ? 32 : rows <= 16 ? 16 : rows <= 32 ? 32 : rows <= 64 ? 64 : 128;
-  config.num_ctas = limits.num_sms * tile_ctas_per_sm(config.tile_rows);
   const bool hopper = choice.allow_hopper && limits.compute_capability == 90 && (padded == 64 || padded == 128) &&
                       config.tile_rows >= 64;
   config.path = hopper ? AttentionPath::kHopper : AttentionPath::kMma;
+  config.num_ctas = limits.num_sms * tile_ctas_per_sm(config.path, config.tile_rows);
   return config;
 }
 
 /// Byte offsets within the workspace, the same for every config of one device and head size.
 struct AttentionWorkspace {
-  std::size_t counters = 0;     // int [2 * num_sms]
+  std::size_t counters = 0;     // int [kCountersPerCta, num_ctas]
   std::size_t partial_lse = 0;  // float [2 * num_ctas, tile_rows]
   std::size_t partial = 0;      // float [2 * num_ctas, tile_rows, padded_dim]
   std::size_t bytes = 0;
@@ -80,7 +82,7 @@ constexpr AttentionWorkspace attention_workspace(int num_sms, int head_dim) {
   const auto aligned = [](std::size_t bytes) { return (bytes + 255) / 256 * 256; };
   const std::size_t rows = std::size_t{2} * static_cast<std::size_t>(num_sms) * kMaxTileRowsPerSm;
   AttentionWorkspace workspace;
-  workspace.partial_lse = aligned(std::size_t{2} * static_cast<std::size_t>(num_sms) * sizeof(int));
+  workspace.partial_lse = aligned(std::size_t{2 * kCountersPerCta} * static_cast<std::size_t>(num_sms) * sizeof(int));
   workspace.partial = workspace.partial_lse + aligned(rows * sizeof(float));
   workspace.bytes =
       workspace.partial + aligned(rows * static_cast<std::size_t>(padded_head_dim(head_dim)) * sizeof(float));
@@ -97,26 +99,28 @@ constexpr std::size_t attention_workspace_bytes(int num_sms, int head_dim) {
 struct CtaPlan {
   std::int64_t low = 0;
   std::int64_t high = 0;
-  std::int32_t sequence = 0;  // first sequence of its share
-  std::int32_t padding = 0;
+  std::int32_t sequence = 0;   // first sequence of its share
+  std::int32_t row_tile = -1;  // see PieceWalk
 };
 
 /// Device memory of one plan. Valid for passes with the same rows, lists, masks, positions, window and config.
 struct AttentionPlan {
   SequencePlan* sequences = nullptr;  // [num_sequences + 1]
   CtaPlan* ctas = nullptr;            // [num_ctas]
+  Line* line = nullptr;               // [1]
 };
 
 /// Bytes of one plan for at most `max_sequences` and any config of the device.
 constexpr std::size_t attention_plan_bytes(int num_sms, int max_sequences) {
   return (static_cast<std::size_t>(max_sequences) + 1) * sizeof(SequencePlan) +
-         std::size_t{2} * static_cast<std::size_t>(num_sms) * sizeof(CtaPlan);
+         std::size_t{2} * static_cast<std::size_t>(num_sms) * sizeof(CtaPlan) + sizeof(Line);
 }
 
 /// Lays a plan out in 16-byte-aligned device memory of attention_plan_bytes.
 inline AttentionPlan attention_plan_at(void* memory, int max_sequences) {
   AttentionPlan plan;
-  plan.sequences = static_cast<SequencePlan*>(memory);
+  plan.line = static_cast<Line*>(memory);
+  plan.sequences = reinterpret_cast<SequencePlan*>(plan.line + 1);
   plan.ctas = reinterpret_cast<CtaPlan*>(plan.sequences + max_sequences + 1);
   return plan;
 }

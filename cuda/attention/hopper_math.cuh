@@ -99,14 +99,14 @@ __device__ __forceinline__ void warpgroup_fence() {
 __device__ __forceinline__ void warpgroup_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory");
 }
-__device__ __forceinline__ void warpgroup_wait_all() {
+/// Waits for all products that this warpgroup has started.
+__device__ __forceinline__ void warpgroup_wait() {
   asm volatile("wgmma.wait_group.sync.aligned 0;\n" ::: "memory");
 }
 
-/// scores = query * keys^T, unscaled; complete on return.
+/// Starts scores = query * keys^T, unscaled.
 template <typename Traits>
-__device__ __forceinline__ void multiply_keys_hopper(Scores<Traits>& scores, const Query<Traits>& query,
-                                                     std::uint32_t keys) {
+__device__ __forceinline__ void start_keys(Scores<Traits>& scores, const Query<Traits>& query, std::uint32_t keys) {
   constexpr int kBlockBytes = Traits::kGroupKeys * kBlockRowBytes;
   pin_registers(scores);
   warpgroup_fence();
@@ -117,14 +117,12 @@ __device__ __forceinline__ void multiply_keys_hopper(Scores<Traits>& scores, con
     warpgroup_mma<typename Traits::T, false>(scores, query[step], operand_descriptor(address, 16), step > 0);
   }
   warpgroup_commit();
-  warpgroup_wait_all();
-  pin_registers(scores);
 }
 
-/// output += weights * values; complete on return.
+/// Starts output += weights * values; both must stay as they are until warpgroup_wait().
 template <typename Traits>
-__device__ __forceinline__ void add_values_hopper(float (&output)[Traits::kValueTiles][4],
-                                                  const Weights<Traits>& weights, std::uint32_t values) {
+__device__ __forceinline__ void start_values(float (&output)[Traits::kValueTiles][4], const Weights<Traits>& weights,
+                                             std::uint32_t values) {
   constexpr int kBlockBytes = Traits::kGroupKeys * kBlockRowBytes;
   pin_registers(output);
   warpgroup_fence();
@@ -134,19 +132,6 @@ __device__ __forceinline__ void add_values_hopper(float (&output)[Traits::kValue
     warpgroup_mma<typename Traits::T, true>(output, weights[step], operand_descriptor(address, kBlockBytes), 1);
   }
   warpgroup_commit();
-  warpgroup_wait_all();
-  pin_registers(output);
-}
-
-#else
-
-template <typename Traits>
-__device__ void multiply_keys_hopper(Scores<Traits>&, const Query<Traits>&, std::uint32_t) {
-  __trap();
-}
-template <typename Traits>
-__device__ void add_values_hopper(float (&)[Traits::kValueTiles][4], const Weights<Traits>&, std::uint32_t) {
-  __trap();
 }
 
 #endif

@@ -49,9 +49,12 @@ cudaError_t launch_attention(const AttentionParams& params, const AttentionConfi
   if (params.num_sequences == 0 || params.query.rows == 0) return cudaSuccess;
   if (config.path == AttentionPath::kPlain) return launch_attention_plain(params, stream);
 
-  if (config.padded_dim != padded_head_dim(params.kv.head_dim) || config.num_ctas <= 0) return cudaErrorInvalidValue;
+  if (config.padded_dim != padded_head_dim(params.kv.head_dim) || config.num_ctas <= 0 || config.num_ctas > kMaxCtas ||
+      !(params.scale > 0)) {
+    return cudaErrorInvalidValue;
+  }
   if (!aligned(params)) return cudaErrorMisalignedAddress;
-  const int num_sms = config.num_ctas / tile_ctas_per_sm(config.tile_rows);
+  const int num_sms = config.num_ctas / tile_ctas_per_sm(config.path, config.tile_rows);
   const AttentionWorkspace layout = attention_workspace(num_sms, params.kv.head_dim);
   char* const memory = static_cast<char*>(workspace);
   TileLaunch launch;

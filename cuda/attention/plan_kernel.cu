@@ -7,6 +7,7 @@ namespace {
 
 constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / kWarpSize;
+constexpr int kFewestGroups = 4;  // of CTAs on the same keys; fewer would leave too many CTAs over
 
 /// Lowest position of rows [begin, end); every lane of the warp gets it.
 __device__ int lowest_position(const std::int32_t* positions, int begin, int end) {
@@ -37,6 +38,59 @@ __device__ void plan_sequences(const AttentionPlanParams& params) {
   }
 }
 
+/// Sum over the CTA, for every thread. `sums` is [kWarps]; needs a barrier before the next call with the same memory.
+__device__ std::int64_t block_sum(std::int64_t value, std::int64_t* sums) {
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int distance = kWarpSize / 2; distance > 0; distance /= 2) {
+    value += __shfl_xor_sync(kAllLanes, value, distance);
+  }
+  if (thread % kWarpSize == 0) sums[thread / kWarpSize] = value;
+  __syncthreads();
+  std::int64_t total = 0;
+  for (int warp = 0; warp < kWarps; ++warp) total += sums[warp];
+  return total;
+}
+
+/// Calls `count(plan)` for every sequence and adds up.
+template <typename Count>
+__device__ std::int64_t sum_over_sequences(const AttentionPlanParams& params, std::int64_t* sums, const Count& count) {
+  std::int64_t value = 0;
+  for (int s = static_cast<int>(threadIdx.x); s < params.num_sequences; s += kThreads) {
+    value += count(params.plan.sequences[s]);
+  }
+  __syncthreads();
+  return block_sum(value, sums);
+}
+
+/// How the line is cut; its total is that of equal shares.
+__device__ Line choose_line(const AttentionPlanParams& params, std::int64_t* sums) {
+  const int heads = params.num_kv_heads;
+  Line line;
+  // Numbers are all equal just when their count times the sum of their squares is the square of their sum.
+  const std::int64_t tiles = sum_over_sequences(params, sums, [](const SequencePlan& plan) { return plan.row_tiles; });
+  const std::int64_t squares = sum_over_sequences(
+      params, sums, [](const SequencePlan& plan) { return std::int64_t{plan.row_tiles} * plan.row_tiles; });
+  const std::int64_t with_rows =
+      sum_over_sequences(params, sums, [](const SequencePlan& plan) { return plan.row_tiles > 0 ? 1 : 0; });
+  if (with_rows > 0 && tiles > with_rows && squares * with_rows == tiles * tiles &&
+      tiles / with_rows <= params.config.num_ctas / kFewestGroups) {
+    line.group_tiles = static_cast<int>(tiles / with_rows);
+  }
+  line.total = sum_over_sequences(params, sums,
+                                  [&](const SequencePlan& plan) { return total_units(plan, heads, line.group_tiles); });
+  const int num_sms = params.config.num_ctas / tile_ctas_per_sm(params.config.path, params.config.tile_rows);
+  line.num_shares = shares_wanted(line.total * line.group_tiles, params.config.num_ctas, num_sms) / line.group_tiles;
+  const int equal = max(kShortestShare, static_cast<int>(quotient(line.total + line.num_shares - 1, line.num_shares)));
+  for (int units = equal; units <= longest_fixed_share(equal); ++units) {
+    const std::int64_t shares = sum_over_sequences(
+        params, sums, [&](const SequencePlan& plan) { return shares_taken(plan, heads, line.group_tiles, units); });
+    if (shares > line.num_shares) continue;
+    line.share_units = units;
+    break;
+  }
+  return line;
+}
+
 /// Inclusive prefix sum over the CTA; `sums` is [kThreads].
 __device__ std::int64_t prefix_sum(std::int64_t value, std::int64_t* sums) {
   const int thread = static_cast<int>(threadIdx.x);
@@ -52,38 +106,49 @@ __device__ std::int64_t prefix_sum(std::int64_t value, std::int64_t* sums) {
   return value;
 }
 
-/// Puts the sequences in line; returns the total, the same for every thread.
-__device__ std::int64_t place_sequences(const AttentionPlanParams& params, std::int64_t* sums) {
+/// Puts the sequences in line and sets its total.
+__device__ void place_sequences(const AttentionPlanParams& params, Line& line, std::int64_t* sums) {
   std::int64_t total = 0;
   for (int base = 0; base < params.num_sequences; base += kThreads) {
     const int s = base + static_cast<int>(threadIdx.x);
     std::int64_t units = 0;
-    if (s < params.num_sequences) units = total_units(params.plan.sequences[s], params.num_kv_heads);
+    if (s < params.num_sequences) {
+      SequencePlan& plan = params.plan.sequences[s];
+      if (line.share_units > 0) plan.span = ceil_div(plan.units, line.share_units) * line.share_units;
+      units = total_units(plan, params.num_kv_heads, line.group_tiles);
+    }
     const std::int64_t end = total + prefix_sum(units, sums);
     if (s < params.num_sequences) params.plan.sequences[s].start = end - units;
     total += sums[kThreads - 1];
     __syncthreads();  // before the next round overwrites sums
   }
-  return total;
+  line.total = total;
 }
 
 __global__ void __launch_bounds__(kThreads) attention_plan_kernel(const __grid_constant__ AttentionPlanParams params) {
   __shared__ std::int64_t sums[kThreads];
   plan_sequences(params);
   __syncthreads();
-  const std::int64_t total = place_sequences(params, sums);
+  Line line = choose_line(params, sums);
+  __syncthreads();
+  place_sequences(params, line, sums);
   if (threadIdx.x == 0) {
     SequencePlan last;
-    last.start = total;
+    last.start = line.total;
     params.plan.sequences[params.num_sequences] = last;
+    *params.plan.line = line;
   }
   __syncthreads();
   for (int cta = static_cast<int>(threadIdx.x); cta < params.config.num_ctas; cta += kThreads) {
-    const Share share = share_of(total, cta, params.config.num_ctas);
+    const int index = cta / line.group_tiles;
     CtaPlan plan;
-    plan.low = share.low;
-    plan.high = share.high;
-    plan.sequence = sequence_of_unit(params.plan.sequences, params.num_sequences, share.low);
+    if (index < line.num_shares) {
+      const Share share = share_of(line, index);
+      plan.low = share.low;
+      plan.high = share.high;
+      plan.sequence = sequence_of_unit(params.plan.sequences, params.num_sequences, share.low);
+      plan.row_tile = line.group_tiles > 1 ? cta % line.group_tiles : -1;
+    }
     params.plan.ctas[cta] = plan;
   }
 }

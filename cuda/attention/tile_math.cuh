@@ -144,41 +144,58 @@ __device__ bool needs_mask(const Item& item, const LaneRows& rows, int first) {
   return first + Traits::kGroupKeys > item.list_length || first < rows.full_from;
 }
 
+/// Which of the 64 keys from `first` on row `half` of the lane sees. With a window the rules are walked key by key, in
+/// a loop that is not unrolled: few tiles need it, and its code is long.
+template <typename Traits>
+__device__ std::uint64_t seen_keys(const AttentionParams& params, const Item& item, const LaneRows& rows, int half,
+                                   int first) {
+  if (params.window <= 0) {
+    const int row = half == 0 ? rows.row[0] : rows.row[1];
+    const std::uint64_t* words = params.mask_bits + static_cast<std::int64_t>(item.row_begin + row) * kMaskWords;
+    return seen_bits(item.mask, words, row, item.num_rows, item.list_length, first);
+  }
+  std::uint64_t seen = 0;
+#pragma unroll 1
+  for (int key = 0; key < Traits::kGroupKeys; ++key) {
+    if (sees(params, item, rows, half, first + key)) seen |= std::uint64_t{1} << key;
+  }
+  return seen;
+}
+
 /// Overwrites the scores of unseen keys; `first` is the first key of the warp's tile.
 template <typename Traits>
 __device__ void mask_scores(Scores<Traits>& scores, const AttentionParams& params, const Item& item,
                             const LaneRows& rows, int first) {
-  static_assert(Traits::kScoreTiles <= 8, "one bit a score");
+  static_assert(Traits::kGroupKeys <= 64, "one bit a key");
   const int column = static_cast<int>(threadIdx.x) % 4 * 2;
-  // The rules are walked in a loop that is not unrolled: few tiles need them, and their code is long.
-  std::uint32_t seen = 0;
-#pragma unroll 1
-  for (int index = 0; index < Traits::kScoreTiles * 4; ++index) {
-    const int key = first + index / 4 * 8 + column + index % 2;
-    if (sees(params, item, rows, index / 2 % 2, key)) seen |= 1u << index;
-  }
 #pragma unroll
-  for (int tile = 0; tile < Traits::kScoreTiles; ++tile) {
+  for (int half = 0; half < 2; ++half) {
+    const std::uint64_t seen = seen_keys<Traits>(params, item, rows, half, first) >> column;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if ((seen >> (tile * 4 + i) & 1u) == 0) scores[tile][i] = kMinusInfinity;
+    for (int tile = 0; tile < Traits::kScoreTiles; ++tile) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if ((seen >> (tile * 8 + i) & 1u) == 0) scores[tile][2 * half + i] = kMinusInfinity;
+      }
     }
   }
 }
 
-/// Scales the scores, takes them into the running softmax and rounds the weights to the element type.
+/// Takes raw scores into the running softmax and rounds the weights to the element type. `scale_log2` > 0 turns scores
+/// into base-2 logits.
 template <typename Traits>
-__device__ __forceinline__ void take_scores(Softmax<Traits>& state, Scores<Traits>& scores, Weights<Traits>& weights) {
+__device__ __forceinline__ void take_scores(Softmax<Traits>& state, Scores<Traits>& scores, Weights<Traits>& weights,
+                                            float scale_log2) {
   float shift[2];  // the new top, or 0 where no key was seen
   float correction[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    float top = state.top[half];
+    float top = scores[0][2 * half];
 #pragma unroll
     for (int tile = 0; tile < Traits::kScoreTiles; ++tile) {
       top = fmaxf(top, fmaxf(scores[tile][2 * half], scores[tile][2 * half + 1]));
     }
-    top = warp_max<4>(top);
+    top = fmaxf(state.top[half], warp_max<4>(top) * scale_log2);
     shift[half] = top == kMinusInfinity ? 0.0f : top;
     correction[half] = fast_exp2(state.top[half] - shift[half]);
     state.top[half] = top;
@@ -197,7 +214,7 @@ __device__ __forceinline__ void take_scores(Softmax<Traits>& state, Scores<Trait
   for (int tile = 0; tile < Traits::kScoreTiles; ++tile) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      scores[tile][i] = fast_exp2(scores[tile][i] - shift[i / 2]);
+      scores[tile][i] = fast_exp2(fmaf(scores[tile][i], scale_log2, -shift[i / 2]));
       state.sum[i / 2] += scores[tile][i];
     }
 #pragma unroll
@@ -205,16 +222,6 @@ __device__ __forceinline__ void take_scores(Softmax<Traits>& state, Scores<Trait
       weights[tile / 2][tile % 2 * 2 + half] =
           pack_pair<typename Traits::T>(scores[tile][2 * half], scores[tile][2 * half + 1]);
     }
-  }
-}
-
-/// Turns raw products into base-2 logits.
-template <typename Traits>
-__device__ __forceinline__ void scale_scores(Scores<Traits>& scores, float scale_log2) {
-#pragma unroll
-  for (int tile = 0; tile < Traits::kScoreTiles; ++tile) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) scores[tile][i] *= scale_log2;
   }
 }
 

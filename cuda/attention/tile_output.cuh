@@ -1,5 +1,5 @@
-// From the running softmax of a piece to memory: whole items go to the output, parts to the workspace, and the CTA that
-// brings the last part merges all of them in piece order. Reads no K/V.
+// From the running softmax of a piece to memory: whole items go to the output, parts to the workspace (merge_parts.cuh
+// then makes results of them). Reads no K/V.
 #pragma once
 
 #include "attention/tile_math.cuh"
@@ -23,10 +23,11 @@ __device__ OutputRow<T> final_row(const AttentionParams& params, const Item& ite
   return {output, lse};
 }
 
-/// Row `row` of the tile of a partial result. `slot` as in partial_slot().
+/// Row `row` of the tile of a partial result. `slot` as in partial_slot(). 32-bit indices suffice: 2 * kMaxCtas tiles.
 template <typename Traits>
 __device__ OutputRow<float> partial_row(const TileLaunch& launch, int slot, int row) {
-  const std::int64_t index = static_cast<std::int64_t>(slot) * Traits::kRows + row;
+  static_assert(std::int64_t{2} * kMaxCtas * Traits::kRows * Traits::kDim < 0x7fffffff);
+  const int index = slot * Traits::kRows + row;
   return {launch.partial + index * Traits::kDim, launch.partial_lse + index};
 }
 
@@ -72,26 +73,45 @@ __device__ void complete_sums(Softmax<Traits>& state) {
   state.sum[1] = warp_sum<4>(state.sum[1]);
 }
 
-/// Stores straight from registers: one key group, so each warp holds its rows' whole result.
+/// Stores row `lane / 4 + 8 * kHalf` of the warp's 16 straight from registers; its sum must be complete.
+template <typename Traits, int kHalf>
+__device__ void store_half(const TileLaunch& launch, const Item& item, const Piece& piece, int row_warp,
+                           const Softmax<Traits>& state) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  const int row = row_warp * 16 + lane / 4 + 8 * kHalf;
+  if (row >= item.packed_in_tile(Traits::kRows)) return;
+  const float inverse = inverse_or_zero(state.sum[kHalf]);
+  const int column = lane % 4 * 2;
+  if (piece.whole()) {
+    using T = typename Traits::T;
+    T* const target = final_row<T>(launch.params, item, item.first_packed + row).output + column;
+#pragma unroll
+    for (int tile = 0; tile < Traits::kValueTiles; ++tile) {
+      if (tile * 8 + column >= launch.params.kv.head_dim) break;
+      *reinterpret_cast<std::uint32_t*>(target + tile * 8) =
+          pack_pair<T>(state.output[tile][2 * kHalf] * inverse, state.output[tile][2 * kHalf + 1] * inverse);
+    }
+  } else {
+    const int slot = partial_slot(static_cast<int>(blockIdx.x), piece.begin);
+    float* const target = partial_row<Traits>(launch, slot, row).output + column;
+#pragma unroll
+    for (int tile = 0; tile < Traits::kValueTiles; ++tile) {
+      *reinterpret_cast<float2*>(target + tile * 8) =
+          make_float2(state.output[tile][2 * kHalf] * inverse, state.output[tile][2 * kHalf + 1] * inverse);
+    }
+  }
+  if (lane % 4 == 0) {
+    store_lse<Traits>(launch, item, piece, row, base2_lse(state.top[kHalf], state.sum[kHalf]));
+  }
+}
+
+/// Stores where each warp holds its rows' whole result.
 template <typename Traits>
 __device__ void store_from_registers(const TileLaunch& launch, const Item& item, const Piece& piece, int row_warp,
                                      Softmax<Traits>& state) {
   complete_sums(state);
-  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row = row_warp * 16 + lane / 4 + 8 * half;
-    if (row >= item.packed_in_tile(Traits::kRows)) continue;
-    const float inverse = inverse_or_zero(state.sum[half]);
-#pragma unroll
-    for (int tile = 0; tile < Traits::kValueTiles; ++tile) {
-      store_pair<Traits>(launch, item, piece, row, tile * 8 + lane % 4 * 2, state.output[tile][2 * half] * inverse,
-                         state.output[tile][2 * half + 1] * inverse);
-    }
-    if (lane % 4 == 0) {
-      store_lse<Traits>(launch, item, piece, row, base2_lse(state.top[half], state.sum[half]));
-    }
-  }
+  store_half<Traits, 0>(launch, item, piece, row_warp, state);
+  store_half<Traits, 1>(launch, item, piece, row_warp, state);
 }
 
 /// Layout of the exchange between key groups in shared memory.
@@ -149,7 +169,7 @@ __device__ void store_over_key_groups(const TileLaunch& launch, const Item& item
     float2 total = make_float2(0, 0);
 #pragma unroll
     for (int group = 0; group < Traits::kKeyWarps; ++group) {
-      const float weight = exp2f(exchange.stats(group, row)[0] - shift);
+      const float weight = fast_exp2(exchange.stats(group, row)[0] - shift);
       const float2 value = *reinterpret_cast<const float2*>(exchange.row(group, row) + column);
       sum += weight * exchange.stats(group, row)[1];
       total.x += weight * value.x;
@@ -158,99 +178,6 @@ __device__ void store_over_key_groups(const TileLaunch& launch, const Item& item
     const float inverse = inverse_or_zero(sum);
     store_pair<Traits>(launch, item, piece, row, column, total.x * inverse, total.y * inverse);
     if (column == 0) store_lse<Traits>(launch, item, piece, row, base2_lse(top, sum));
-  }
-}
-
-/// The partial results of one item: piece i lies in the workspace of CTA first_cta + i.
-struct ItemParts {
-  int first_cta;
-  int count;
-
-  __device__ int slot(int part) const { return partial_slot(first_cta + part, part); }
-};
-
-__device__ inline ItemParts parts_of(const TileLaunch& launch, const Piece& piece) {
-  const std::int64_t total = launch.plan.sequences[launch.params.num_sequences].start;
-  const int num_ctas = static_cast<int>(gridDim.x);
-  const int first = cta_of(total, num_ctas, piece.item_start);
-  return {first, cta_of(total, num_ctas, piece.item_start + piece.units - 1) - first + 1};
-}
-
-/// Counts this CTA's part in; true in all threads of the CTA that brought the last one. Call with the part written by
-/// all threads, each behind a __threadfence(), and a barrier after that.
-__device__ inline bool is_last_part(const TileLaunch& launch, const ItemParts& parts, int* flag) {
-  if (threadIdx.x == 0) {
-    int* counter = launch.counters + parts.first_cta;
-    const bool last = atomicAdd(counter, 1) == parts.count - 1;
-    if (last) *counter = 0;  // for the next launch
-    *flag = last ? 1 : 0;
-  }
-  __syncthreads();
-  const bool last = *flag != 0;
-  if (last) __threadfence();
-  return last;
-}
-
-/// One warp merges one row: lanes weigh 32 parts at a time, then all lanes add up columns.
-template <typename Traits>
-__device__ void merge_row(const TileLaunch& launch, const Item& item, const ItemParts& parts, int row) {
-  using T = typename Traits::T;
-  constexpr int kVectors = (Traits::kDim + 127) / 128;  // float4 a lane
-  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
-  float top = kMinusInfinity;
-  for (int part = lane; part < parts.count; part += kWarpSize) {
-    top = fmaxf(top, __ldcg(partial_row<Traits>(launch, parts.slot(part), row).lse));
-  }
-  top = warp_max(top);
-  const float shift = top == kMinusInfinity ? 0.0f : top;
-  float sum = 0;
-  float total[kVectors][4] = {};
-  for (int base = 0; base < parts.count; base += kWarpSize) {
-    float weight = 0;
-    if (base + lane < parts.count) {
-      weight = exp2f(__ldcg(partial_row<Traits>(launch, parts.slot(base + lane), row).lse) - shift);
-    }
-    sum += weight;
-    const int here = min(kWarpSize, parts.count - base);
-#pragma unroll 8
-    for (int part = 0; part < here; ++part) {
-      const float part_weight = __shfl_sync(kAllLanes, weight, part);
-      const float* values = partial_row<Traits>(launch, parts.slot(base + part), row).output;
-#pragma unroll
-      for (int vector = 0; vector < kVectors; ++vector) {
-        const int column = vector * 128 + lane * 4;
-        if (column >= Traits::kDim) continue;
-        const float4 value = __ldcg(reinterpret_cast<const float4*>(values + column));
-        total[vector][0] += part_weight * value.x;
-        total[vector][1] += part_weight * value.y;
-        total[vector][2] += part_weight * value.z;
-        total[vector][3] += part_weight * value.w;
-      }
-    }
-  }
-  sum = warp_sum(sum);
-  const float inverse = inverse_or_zero(sum);
-  const OutputRow<T> target = final_row<T>(launch.params, item, item.first_packed + row);
-#pragma unroll
-  for (int vector = 0; vector < kVectors; ++vector) {
-    const int column = vector * 128 + lane * 4;
-    if (column >= launch.params.kv.head_dim) continue;
-    uint2 packed;
-    packed.x = pack_pair<T>(total[vector][0] * inverse, total[vector][1] * inverse);
-    packed.y = pack_pair<T>(total[vector][2] * inverse, total[vector][3] * inverse);
-    *reinterpret_cast<uint2*>(target.output + column) = packed;
-  }
-  if (lane == 0 && target.lse != nullptr) *target.lse = base2_lse(top, sum) * kLn2;
-}
-
-/// Counts the CTA's part in and merges where it was the last.
-template <typename Traits>
-__device__ void finish_part(const TileLaunch& launch, const Item& item, const Piece& piece, int* flag) {
-  const ItemParts parts = parts_of(launch, piece);
-  if (!is_last_part(launch, parts, flag)) return;
-  const int num_rows = item.packed_in_tile(Traits::kRows);
-  for (int row = static_cast<int>(threadIdx.x) / kWarpSize; row < num_rows; row += Traits::kWarps) {
-    merge_row<Traits>(launch, item, parts, row);
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "attention/attention.h"
 #include "attention/swizzle.h"
+#include "common/async_copy.cuh"
 #include "common/element.cuh"
 #include "common/warp.cuh"
 
@@ -19,15 +20,16 @@
 
 namespace fastspec::cuda {
 
-template <typename T_, int kDim_, int kRows_, bool kHopper_>
+/// Every warp copies keys and does math; for compute capability >= 8.0.
+template <typename T_, int kDim_, int kRows_>
 struct TileTraits {
   using T = T_;
+  static constexpr bool kHopper = false;
   static constexpr int kDim = kDim_;    // head_dim, padded
   static constexpr int kRows = kRows_;  // packed rows
-  static constexpr bool kHopper = kHopper_;
   static constexpr int kWarps = kRows == 128 ? 8 : 4;
   static constexpr int kThreads = kWarps * kWarpSize;
-  static constexpr int kCtasPerSm = kRows == 128 ? 1 : 2;
+  static constexpr int kCtasPerSm = tile_ctas_per_sm(AttentionPath::kMma, kRows);
   static constexpr int kRowWarps = kRows / 16;
   static constexpr int kKeyWarps = kWarps / kRowWarps;
   static constexpr int kTileKeys = kDim > 128 ? 32 : 64;
@@ -35,7 +37,7 @@ struct TileTraits {
   static constexpr int kGroupKeys = kTileKeys / kKeyWarps;  // keys of a tile that one warp attends to
   static constexpr int kLoadKeys = kTileKeys / kWarps;      // keys of a tile that one warp copies
   static constexpr int kChunks = kDim / kChunkElements;
-  static constexpr int kStages = kDim > 128 ? 2 : (kHopper && kRows == 128 ? 5 : 3);
+  static constexpr int kStages = kDim > 128 ? 2 : 3;
   static constexpr int kMatrixBytes = tile_bytes(kGroupKeys, kDim);  // K or V of one key group and stage
   static constexpr int kStageBytes = 2 * kMatrixBytes;
   static constexpr int kGroupRingBytes = kStages * kStageBytes;
@@ -50,7 +52,48 @@ struct TileTraits {
 
   static_assert(kRowWarps * kKeyWarps == kWarps && kGroupKeys % 16 == 0);
   static_assert(kLoadKeys * kChunks % kWarpSize == 0);
-  static_assert(!kHopper || (kKeyWarps == 1 && (kDim == 64 || kDim == 128)));
+  static_assert(kRows * kCtasPerSm <= kMaxTileRowsPerSm);
+
+  /// Barrier of all threads that do math.
+  __device__ static void sync_math() { __syncthreads(); }
+};
+
+/// Two warpgroups do math, a third one copies; for compute capability 9.0. With 64 rows the two take every other key
+/// tile and add up at the end; with 128 rows each has 64 of them and both meet every tile.
+template <typename T_, int kDim_, int kRows_>
+struct HopperTraits {
+  using T = T_;
+  static constexpr bool kHopper = true;
+  static constexpr int kDim = kDim_;
+  static constexpr int kRows = kRows_;
+  static constexpr bool kAlternate = kRows == 64;
+  static constexpr int kWarps = 8;
+  static constexpr int kThreads = kWarps * kWarpSize;  // of the math
+  static constexpr int kGroupThreads = 128;
+  static constexpr int kCtaThreads = kThreads + kGroupThreads;
+  static constexpr int kCtasPerSm = tile_ctas_per_sm(AttentionPath::kHopper, kRows);
+  static constexpr int kKeyWarps = 1;
+  static constexpr int kTileKeys = 64;
+  static constexpr int kTilesPerUnit = kUnitKeys / kTileKeys;
+  static constexpr int kGroupKeys = kTileKeys;
+  static constexpr int kLoadKeys = kTileKeys / 4;
+  static constexpr int kChunks = kDim / kChunkElements;
+  static constexpr int kStages = kDim == 128 ? 5 : 10;
+  static constexpr int kMatrixBytes = tile_bytes(kTileKeys, kDim);
+  static constexpr int kStageBytes = 2 * kMatrixBytes;
+  static constexpr int kRingBytes = kStages * kStageBytes;
+  static constexpr bool kQueryInShared = false;
+  // Half of each group's output and the statistics of its rows: see add_other_group().
+  static constexpr int kExchangeVectors = kDim / 16;
+  static constexpr int kExchangeBytes = kAlternate ? kThreads * (kExchangeVectors * 16 + 8) : 0;
+  static constexpr int kSharedBytes = kRingBytes + kExchangeBytes + 1024;
+  static constexpr int kScoreTiles = kTileKeys / 8;
+  static constexpr int kValueTiles = kDim / 8;
+
+  static_assert((kRows == 64 || kRows == 128) && (kDim == 64 || kDim == 128));
+  static_assert(kRows * kCtasPerSm <= kMaxTileRowsPerSm);
+
+  __device__ static void sync_math() { named_barrier(1, kThreads); }
 };
 
 /// Everything a launch of a tile kernel needs.
@@ -58,7 +101,7 @@ struct TileLaunch {
   AttentionParams params;
   AttentionPlan plan;
   int group_size = 1;            // query heads of a K/V head
-  int* counters = nullptr;       // [num_ctas] pieces of the item that starts as this CTA's last; zero between launches
+  int* counters = nullptr;       // [kCountersPerCta, num_ctas] parts that have come in; zero between launches
   float* partial_lse = nullptr;  // [2 * num_ctas, tile_rows], base 2
   float* partial = nullptr;      // [2 * num_ctas, tile_rows, padded_dim], normalised
 };
@@ -103,6 +146,19 @@ __device__ inline Item load_item(const TileLaunch& launch, const Piece& piece, i
   item.entries = params.entries + list.offset;
   item.slots = params.slots + item.row_begin;
   return item;
+}
+
+/// First key of tile `tile` of a piece that begins at unit `begin`, within the sequence.
+template <typename Traits>
+__device__ int tile_first_key(const Item& item, int begin, int tile) {
+  return first_key(item.sink_units, item.hidden_units, begin + tile / Traits::kTilesPerUnit) +
+         tile % Traits::kTilesPerUnit * Traits::kTileKeys;
+}
+
+/// This CTA's walk over its pieces.
+__device__ inline PieceWalk walk_of_cta(const TileLaunch& launch) {
+  const CtaPlan share = launch.plan.ctas[blockIdx.x];
+  return {launch.plan.sequences, share.low, share.high, share.sequence, share.row_tile};
 }
 
 }  // namespace fastspec::cuda

@@ -55,6 +55,27 @@ TEST(Swizzle, IsThe128ByteSwizzleOfTheMatrixUnit) {
   }
 }
 
+// Bit by bit against the rules for single keys.
+TEST(Visibility, SeenBitsAreTheRulesOfSingleKeys) {
+  std::mt19937_64 random(9);
+  for (int round = 0; round < 2000; ++round) {
+    const auto uniform = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
+    const std::uint64_t words[kMaskWords] = {random(), random(), random(), random()};
+    const auto mask = static_cast<NewMask>(uniform(0, 3));
+    const int num_rows = uniform(1, 256);
+    const int row = uniform(0, num_rows - 1);
+    const int list_length = uniform(0, 1) * uniform(0, 400);
+    const int first = uniform(0, 10) * 64;
+    const std::uint64_t bits = seen_bits(mask, words, row, num_rows, list_length, first);
+    for (int bit = 0; bit < 64; ++bit) {
+      const int key = first + bit;
+      const int new_key = key - list_length;
+      const bool seen = new_key < 0 || (new_key < num_rows && mask_allows(mask, words, row, new_key));
+      EXPECT_EQ((bits >> bit & 1) != 0, seen) << "key " << key << " of " << list_length << " + " << num_rows;
+    }
+  }
+}
+
 TEST(Visibility, MasksByDefinition) {
   const std::uint64_t words[kMaskWords] = {1, std::uint64_t{1} << 63, 0, 2};
   for (int key = 0; key < 300; ++key) {
@@ -108,12 +129,12 @@ TEST(AttentionConfig, EveryConfigFitsTheWorkspace) {
     for (int packed = 1; packed < 300; ++packed) {
       const AttentionConfig config = choose_attention({DType::kBFloat16, head_dim, packed}, kH200);
       const std::size_t rows = std::size_t{2} * static_cast<std::size_t>(config.num_ctas * config.tile_rows);
-      EXPECT_LE(static_cast<std::size_t>(config.num_ctas) * sizeof(int), workspace.partial_lse);
+      EXPECT_LE(static_cast<std::size_t>(kCountersPerCta * config.num_ctas) * sizeof(int), workspace.partial_lse);
       EXPECT_LE(workspace.partial_lse + rows * sizeof(float), workspace.partial);
       EXPECT_LE(workspace.partial + rows * static_cast<std::size_t>(config.padded_dim) * sizeof(float),
                 workspace.bytes);
       EXPECT_LE(static_cast<std::size_t>(config.num_ctas) * sizeof(CtaPlan),
-                attention_plan_bytes(132, 0) - sizeof(SequencePlan));
+                attention_plan_bytes(132, 0) - sizeof(SequencePlan) - sizeof(Line));
     }
     EXPECT_EQ(workspace.bytes % 256, 0u);
   }

@@ -17,66 +17,99 @@ struct Step {
   std::vector<SequenceFacts> facts;
   std::vector<SequencePlan> sequences;  // one more than facts
   int num_kv_heads = 0;
-  std::int64_t total = 0;
+  Line line;
 
   int num_sequences() const { return static_cast<int>(facts.size()); }
 };
 
+struct Cut {
+  int num_shares = 1;
+  int share_units = 0;
+  int group_tiles = 1;
+};
+
 /// What the plan kernel does, in one loop.
-Step make_step(std::vector<SequenceFacts> facts, int group_size, int num_kv_heads, int tile_rows, int window = 0,
-               int sinks = 0) {
+Step make_step(std::vector<SequenceFacts> facts, int group_size, int num_kv_heads, int tile_rows, const Cut& cut,
+               int window = 0, int sinks = 0) {
   Step step;
   step.facts = std::move(facts);
   step.num_kv_heads = num_kv_heads;
+  step.line.num_shares = cut.num_shares;
+  step.line.share_units = cut.share_units;
+  step.line.group_tiles = cut.group_tiles;
   for (const SequenceFacts& sequence : step.facts) {
     SequencePlan plan = plan_sequence(sequence, group_size, tile_rows, window, sinks);
-    plan.start = step.total;
-    step.total += total_units(plan, num_kv_heads);
+    if (cut.share_units > 0) {
+      plan.span = ceil_div(plan.units, cut.share_units) * cut.share_units;
+      EXPECT_EQ(shares_taken(plan, num_kv_heads, cut.group_tiles, cut.share_units) * cut.share_units,
+                total_units(plan, num_kv_heads, cut.group_tiles));
+    }
+    plan.start = step.line.total;
+    step.line.total += total_units(plan, num_kv_heads, cut.group_tiles);
     step.sequences.push_back(plan);
   }
   SequencePlan last;
-  last.start = step.total;
+  last.start = step.line.total;
   step.sequences.push_back(last);
+  // Fixed shares must be enough of them.
+  if (cut.share_units > 0) step.line.num_shares = static_cast<int>(step.line.total / cut.share_units) + 1;
   return step;
 }
 
-std::vector<Piece> pieces_of(const Step& step, int cta, int num_ctas) {
-  const Share share = share_of(step.total, cta, num_ctas);
+int num_ctas(const Step& step) {
+  return step.line.num_shares * step.line.group_tiles;
+}
+
+int row_tile_of(const Step& step, int cta) {
+  return step.line.group_tiles > 1 ? cta % step.line.group_tiles : -1;
+}
+
+std::vector<Piece> pieces_of(const Step& step, int cta) {
+  const Share share = share_of(step.line, cta / step.line.group_tiles);
   PieceWalk walk{step.sequences.data(), share.low, share.high,
-                 sequence_of_unit(step.sequences.data(), step.num_sequences(), share.low)};
+                 sequence_of_unit(step.sequences.data(), step.num_sequences(), share.low), row_tile_of(step, cta)};
   std::vector<Piece> pieces;
   Piece piece;
   while (walk.next(piece)) pieces.push_back(piece);
   return pieces;
 }
 
+/// A random batch, cut in a random way.
 Step random_step(std::mt19937& random) {
   const auto uniform = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
+  const int tile_rows = 16 << uniform(0, 3);
+  const int group_size = uniform(1, 8);
+  Cut cut{uniform(0, 1) == 0 ? 33 : 264, uniform(0, 1) * uniform(1, 60), 1};
+  int same_rows = 0;
+  if (uniform(0, 2) == 0) {
+    same_rows = uniform(1, 100);
+    cut.group_tiles = ceil_div(same_rows * group_size, tile_rows);
+  }
   std::vector<SequenceFacts> facts(static_cast<std::size_t>(uniform(1, 20)));
   for (SequenceFacts& sequence : facts) {
-    sequence.num_rows = uniform(0, 3) == 0 ? 0 : uniform(1, 100);
+    sequence.num_rows = uniform(0, 3) == 0 ? 0 : same_rows > 0 ? same_rows : uniform(1, 100);
     sequence.list_length = uniform(0, 3) == 0 ? 0 : uniform(0, 5000);
     sequence.pages = uniform(0, 1) == 0;
     sequence.mask = static_cast<NewMask>(uniform(0, 3));
     sequence.lowest_position = sequence.list_length;
   }
-  const int tile_rows = 16 << uniform(0, 3);
-  return make_step(std::move(facts), uniform(1, 8), uniform(1, 8), tile_rows, uniform(0, 1) * uniform(1, 700),
+  return make_step(std::move(facts), group_size, uniform(1, 8), tile_rows, cut, uniform(0, 1) * uniform(1, 700),
                    uniform(0, 100));
 }
 
 TEST(Partition, SharesAreEqualAndContiguous) {
   for (const std::int64_t total : {0LL, 1LL, 7LL, 131LL, 132LL, 133LL, 100000LL, 5000000000LL}) {
-    for (const int num_ctas : {1, 2, 132, 264}) {
+    for (const int num_shares : {1, 2, 132, 264}) {
+      const Line line{total, num_shares};
       std::int64_t at = 0;
-      for (int cta = 0; cta < num_ctas; ++cta) {
-        const Share share = share_of(total, cta, num_ctas);
+      for (int index = 0; index < num_shares; ++index) {
+        const Share share = share_of(line, index);
         EXPECT_EQ(share.low, at);
-        EXPECT_GE(share.high - share.low, total / num_ctas);
-        EXPECT_LE(share.high - share.low, total / num_ctas + 1);
+        EXPECT_GE(share.high - share.low, total / num_shares);
+        EXPECT_LE(share.high - share.low, total / num_shares + 1);
         if (share.low < share.high) {
-          EXPECT_EQ(cta_of(total, num_ctas, share.low), cta);
-          EXPECT_EQ(cta_of(total, num_ctas, share.high - 1), cta);
+          EXPECT_EQ(share_holding(line, share.low), index);
+          EXPECT_EQ(share_holding(line, share.high - 1), index);
         }
         at = share.high;
       }
@@ -85,14 +118,39 @@ TEST(Partition, SharesAreEqualAndContiguous) {
   }
 }
 
-TEST(Partition, EveryUnitOfEveryItemOnce) {
-  std::mt19937 random(3);
+TEST(Partition, FixedSharesHoldOnePieceEach) {
+  std::mt19937 random(6);
+  int seen = 0;
   for (int round = 0; round < 200; ++round) {
     const Step step = random_step(random);
-    const int num_ctas = round % 3 == 0 ? 7 : 264;
+    if (step.line.share_units == 0) continue;
+    ++seen;
+    for (int cta = 0; cta < num_ctas(step); ++cta) {
+      const std::vector<Piece> pieces = pieces_of(step, cta);
+      ASSERT_LE(pieces.size(), 1u);
+      if (!pieces.empty()) {
+        EXPECT_LE(pieces[0].end - pieces[0].begin, step.line.share_units);
+      }
+    }
+  }
+  EXPECT_GT(seen, 20);
+}
+
+TEST(Partition, QuotientsOfAnySize) {
+  for (const std::int64_t value : {0LL, 5LL, 4294967295LL, 4294967296LL, 50000000000LL}) {
+    for (const std::int64_t divisor : {1LL, 7LL, 4294967295LL, 4294967297LL}) {
+      EXPECT_EQ(quotient(value, divisor), value / divisor);
+    }
+  }
+}
+
+TEST(Partition, EveryUnitOfEveryItemOnce) {
+  std::mt19937 random(3);
+  for (int round = 0; round < 300; ++round) {
+    const Step step = random_step(random);
     std::map<std::pair<int, int>, std::vector<std::pair<int, int>>> covered;  // (sequence, item) -> ranges
-    for (int cta = 0; cta < num_ctas; ++cta) {
-      for (const Piece& piece : pieces_of(step, cta, num_ctas)) {
+    for (int cta = 0; cta < num_ctas(step); ++cta) {
+      for (const Piece& piece : pieces_of(step, cta)) {
         ASSERT_LT(piece.begin, piece.end);
         ASSERT_EQ(piece.units, step.sequences[static_cast<std::size_t>(piece.sequence)].units);
         covered[{piece.sequence, piece.item}].push_back({piece.begin, piece.end});
@@ -116,31 +174,36 @@ TEST(Partition, EveryUnitOfEveryItemOnce) {
 
 TEST(Partition, PartsHaveTheirOwnPlacesAndTheMergerFindsThem) {
   std::mt19937 random(4);
-  for (int round = 0; round < 200; ++round) {
+  for (int round = 0; round < 300; ++round) {
     const Step step = random_step(random);
-    const int num_ctas = round % 2 == 0 ? 33 : 264;
     std::set<int> slots;
     std::map<std::tuple<int, int>, std::vector<int>> parts;  // item -> slots in piece order
-    std::map<std::tuple<int, int>, Piece> any_piece;
+    std::map<std::tuple<int, int>, std::pair<Piece, int>> any_piece;
     std::set<int> counters;
-    for (int cta = 0; cta < num_ctas; ++cta) {
-      for (const Piece& piece : pieces_of(step, cta, num_ctas)) {
+    for (int cta = 0; cta < num_ctas(step); ++cta) {
+      for (const Piece& piece : pieces_of(step, cta)) {
         if (piece.whole()) continue;
         const int slot = partial_slot(cta, piece.begin);
         EXPECT_TRUE(slots.insert(slot).second) << "slot " << slot << " used twice";
-        EXPECT_LT(slot, 2 * num_ctas);
+        EXPECT_LT(slot, 2 * num_ctas(step));
         parts[{piece.sequence, piece.item}].push_back(slot);
-        any_piece[{piece.sequence, piece.item}] = piece;
+        any_piece[{piece.sequence, piece.item}] = {piece, row_tile_of(step, cta)};
       }
     }
+    std::set<int> group_counters;
     for (const auto& [item, item_slots] : parts) {
-      const Piece& piece = any_piece[item];
-      const int first = cta_of(step.total, num_ctas, piece.item_start);
-      const int last = cta_of(step.total, num_ctas, piece.item_start + piece.units - 1);
-      EXPECT_TRUE(counters.insert(first).second) << "counter " << first << " serves two items";
-      ASSERT_EQ(static_cast<int>(item_slots.size()), last - first + 1);
-      for (int part = 0; part <= last - first; ++part) {
-        EXPECT_EQ(item_slots[static_cast<std::size_t>(part)], partial_slot(first + part, part));
+      const auto& [piece, row_tile] = any_piece[item];
+      const ItemParts found = parts_of(step.line, piece, row_tile);
+      EXPECT_TRUE(counters.insert(found.first_cta).second) << "counter " << found.first_cta << " serves two items";
+      ASSERT_EQ(static_cast<int>(item_slots.size()), found.count);
+      for (int part = 0; part < found.count; ++part) {
+        EXPECT_EQ(item_slots[static_cast<std::size_t>(part)], found.slot(part));
+      }
+      const int group = found.group();
+      EXPECT_LE(group, 32);
+      EXPECT_LE(ceil_div(found.count, group), 32);
+      for (int part = 0; group < found.count && part < found.count; part += group) {
+        EXPECT_TRUE(group_counters.insert(found.slot(part)).second);
       }
     }
   }
@@ -199,7 +262,8 @@ TEST(Partition, RowsWithoutKeysStillHaveAnItem) {
   EXPECT_EQ(plan.row_tiles, 2);
   facts.num_rows = 0;
   facts.list_length = 100;
-  EXPECT_EQ(total_units(plan_sequence(facts, 7, 16, 0, 0), 4), 0);
+  EXPECT_EQ(total_units(plan_sequence(facts, 7, 16, 0, 0), 4, 1), 0);
+  EXPECT_EQ(total_units(plan_sequence(facts, 7, 16, 0, 0), 4, 5), 0);
 }
 
 }  // namespace
