@@ -95,10 +95,12 @@ constexpr std::size_t attention_workspace_bytes(int num_sms, int head_dim) {
   return attention_workspace(num_sms, head_dim).bytes;
 }
 
-/// Where a CTA begins.
-struct CtaPlan {
+/// Where a CTA begins, and all that it needs to know before it can ask for its first keys, in one read.
+struct alignas(16) CtaPlan {
   std::int64_t low = 0;
   std::int64_t high = 0;
+  SequencePlan plan;  // of `sequence`
+  Line line;
   std::int32_t sequence = 0;   // first sequence of its share
   std::int32_t row_tile = -1;  // see PieceWalk
 };
@@ -107,20 +109,18 @@ struct CtaPlan {
 struct AttentionPlan {
   SequencePlan* sequences = nullptr;  // [num_sequences + 1]
   CtaPlan* ctas = nullptr;            // [num_ctas]
-  Line* line = nullptr;               // [1]
 };
 
 /// Bytes of one plan for at most `max_sequences` and any config of the device.
 constexpr std::size_t attention_plan_bytes(int num_sms, int max_sequences) {
   return (static_cast<std::size_t>(max_sequences) + 1) * sizeof(SequencePlan) +
-         std::size_t{2} * static_cast<std::size_t>(num_sms) * sizeof(CtaPlan) + sizeof(Line);
+         std::size_t{2} * static_cast<std::size_t>(num_sms) * sizeof(CtaPlan);
 }
 
 /// Lays a plan out in 16-byte-aligned device memory of attention_plan_bytes.
 inline AttentionPlan attention_plan_at(void* memory, int max_sequences) {
   AttentionPlan plan;
-  plan.line = static_cast<Line*>(memory);
-  plan.sequences = reinterpret_cast<SequencePlan*>(plan.line + 1);
+  plan.sequences = static_cast<SequencePlan*>(memory);
   plan.ctas = reinterpret_cast<CtaPlan*>(plan.sequences + max_sequences + 1);
   return plan;
 }

@@ -38,10 +38,10 @@ template <typename Traits>
 __device__ __forceinline__ void copy_pieces(const TileLaunch& launch, RingPlace<Traits> place) {
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize % 4;
   KeyLoader<Traits> loader(launch.params.kv, warp * Traits::kLoadKeys, warp * Traits::kLoadKeys);
-  PieceWalk walk = walk_of_cta(launch);
+  PieceWalk walk = walk_of_cta(launch, launch.plan.ctas[blockIdx.x]);
   Piece piece;
   while (walk.next(piece)) {
-    const Item item = load_item(launch, piece, Traits::kRows);
+    const Item item = make_item(launch, walk.plan, piece, Traits::kRows);
     loader.start(item, piece);
     while (loader.more()) {
       barrier_wait(place.empty_barrier(), place.round ^ 1);
@@ -142,10 +142,12 @@ __device__ __forceinline__ void attend_pieces(const TileLaunch& launch, RingPlac
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
   const int group = warp / 4;
   const int row_warp = Traits::kAlternate ? warp % 4 : warp;
-  PieceWalk walk = walk_of_cta(launch);
+  const CtaPlan share = launch.plan.ctas[blockIdx.x];
+  PieceWalk walk = walk_of_cta(launch, share);
   Piece piece;
   while (walk.next(piece)) {
-    const Item item = load_item(launch, piece, Traits::kRows);
+    const Item item = make_item(launch, walk.plan, piece, Traits::kRows);
+    const ItemParts parts = parts_of(share.line, piece, walk.row_tile);
     Softmax<Traits> state;
     attend_piece<Traits>(launch.params, item, piece, group, row_warp, place, state);
     if constexpr (!Traits::kAlternate) {
@@ -157,9 +159,11 @@ __device__ __forceinline__ void attend_pieces(const TileLaunch& launch, RingPlac
       add_other_group<Traits, 1>(state, exchange);
       store_half<Traits, 1>(launch, item, piece, row_warp, state);
     }
-    if (!piece.whole()) __threadfence();
-    Traits::sync_math();
-    if (!piece.whole()) finish_part<Traits>(launch, item, piece, walk.row_tile, flag);
+    if (piece.whole()) {
+      if constexpr (Traits::kAlternate) Traits::sync_math();  // frees the exchange
+    } else {
+      finish_part<Traits>(launch, item, parts, flag);
+    }
   }
 }
 

@@ -10,18 +10,19 @@
 namespace fastspec::cuda {
 
 /// Counts this CTA in; true in all threads that do math for the CTA that is the last of `count`. Call with the part
-/// written by all threads, each behind a __threadfence(), and a barrier after that.
+/// written by all of them. The barriers carry one thread's release and acquire to all the others.
 template <typename Traits>
 __device__ bool is_last(int* counter, int count, int* flag) {
+  Traits::sync_math();
   if (threadIdx.x == 0) {
-    const bool last = atomicAdd(counter, 1) == count - 1;
+    int before = 0;
+    asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;\n" : "=r"(before) : "l"(counter) : "memory");
+    const bool last = before == count - 1;
     if (last) *counter = 0;  // for the next launch
     *flag = last ? 1 : 0;
   }
   Traits::sync_math();
-  const bool last = *flag != 0;
-  if (last) __threadfence();
-  return last;
+  return *flag != 0;
 }
 
 /// Merges `num_rows` rows of the tile, of parts 0, `step`, 2 * `step` ... below parts.count (32 at most), kRows of them
@@ -97,9 +98,8 @@ __device__ void merge_tile(const TileLaunch& launch, const ItemParts& parts, int
 
 /// Counts the CTA's part in and merges where it was the last.
 template <typename Traits>
-__device__ void finish_part(const TileLaunch& launch, const Item& item, const Piece& piece, int row_tile, int* flag) {
+__device__ void finish_part(const TileLaunch& launch, const Item& item, const ItemParts& parts, int* flag) {
   using T = typename Traits::T;
-  const ItemParts parts = parts_of(*launch.plan.line, piece, row_tile);
   const int num_rows = item.packed_in_tile(Traits::kRows);
   const int group = parts.group();
   ItemParts merged = parts;
@@ -113,7 +113,7 @@ __device__ void finish_part(const TileLaunch& launch, const Item& item, const Pi
   }
 #pragma unroll 1
   while (is_last<Traits>(counter, merged.count, flag)) {
-    merge_tile<Traits>(launch, merged, num_rows, [&](int row, int column, const float(&values)[4], float lse) {
+    merge_tile<Traits>(launch, merged, num_rows, [&](int row, int column, const float (&values)[4], float lse) {
       if (target_slot >= 0) {
         const OutputRow<float> target = partial_row<Traits>(launch, target_slot, row);
         *reinterpret_cast<float4*>(target.output + column) = make_float4(values[0], values[1], values[2], values[3]);
@@ -126,8 +126,6 @@ __device__ void finish_part(const TileLaunch& launch, const Item& item, const Pi
       }
     });
     if (target_slot < 0) return;
-    __threadfence();
-    Traits::sync_math();
     merged = parts.groups();
     counter = launch.counters + parts.first_cta;
     target_slot = -1;

@@ -18,33 +18,41 @@
 namespace fastspec::cuda {
 
 constexpr int kUnitKeys = 64;
-#ifdef FEW
-constexpr int kFewUnits = FEW;
+constexpr int kFewUnits = 16;      // a SM: below, one CTA an SM
+constexpr int kShortestShare = 2;  // units; their loads are in flight together
+#ifdef SLACK
+constexpr int kFixedShareSlack = SLACK;
 #else
-constexpr int kFewUnits = 16;        // a SM: below, one CTA an SM
-#endif
-constexpr int kShortestShare = 2;    // units; their loads are in flight together
 constexpr int kFixedShareSlack = 2;  // units
-constexpr int kMergedAtOnce = 16;    // parts; more are merged in two steps
+#endif
+constexpr int kMergedAtOnce = 16;  // parts; more are merged in two steps
 
 /// What the plan needs to know of one sequence.
 struct SequenceFacts {
+  int row_begin = 0;
   int num_rows = 0;
+  std::int64_t entries_offset = 0;
   int list_length = 0;
   bool pages = true;
   NewMask mask = NewMask::kCausal;
   int lowest_position = 0;  // of its rows; read with a window over pages only
 };
 
-/// One sequence's part of the line of units.
-struct SequencePlan {
+/// One sequence: its part of the line of units, and all that its items need to know of it. One aligned read.
+struct alignas(16) SequencePlan {
   std::int64_t start = 0;         // first unit
+  std::int64_t end = 0;           // one past its last
   std::int32_t units = 0;         // of each item; at least 1 where there are rows, since their outputs must be written
+  std::int32_t span = 0;          // of each item in the line: `units`, rounded up to whole shares where they are fixed
   std::int32_t row_tiles = 0;     // 0 without rows
   std::int32_t sink_units = 0;    // units before those that the window hides from every row
   std::int32_t hidden_units = 0;  // so many are left out
-  std::int32_t span = 0;          // of each item in the line: `units`, rounded up to whole shares where they are fixed
-  std::int32_t padding = 0;
+  std::int32_t row_begin = 0;
+  std::int32_t num_rows = 0;
+  std::int32_t list_length = 0;
+  std::int64_t entries_offset = 0;  // of its list
+  bool pages = true;
+  NewMask mask = NewMask::kCausal;
 };
 
 /// The line as a whole.
@@ -53,7 +61,6 @@ struct Line {
   std::int32_t num_shares = 1;   // some may be empty
   std::int32_t share_units = 0;  // 0 = equal shares
   std::int32_t group_tiles = 1;  // CTAs of one share
-  std::int32_t padding = 0;
 };
 
 FS_HOST_DEVICE inline int ceil_div(int value, int divisor) {
@@ -65,11 +72,18 @@ FS_HOST_DEVICE inline int num_keys(const SequenceFacts& facts) {
   return facts.list_length + (facts.mask == NewMask::kNone ? 0 : facts.num_rows);
 }
 
-/// All fields but `start`. `group_size` query heads share a K/V head; a tile holds `tile_rows` (row, head) pairs.
+/// All fields but `start` and `end`. `group_size` query heads share a K/V head; a tile holds `tile_rows` (row, head)
+/// pairs.
 FS_HOST_DEVICE inline SequencePlan plan_sequence(const SequenceFacts& facts, int group_size, int tile_rows, int window,
                                                  int sinks) {
   SequencePlan plan;
   if (facts.num_rows <= 0) return plan;
+  plan.row_begin = facts.row_begin;
+  plan.num_rows = facts.num_rows;
+  plan.entries_offset = facts.entries_offset;
+  plan.list_length = facts.list_length;
+  plan.pages = facts.pages;
+  plan.mask = facts.mask;
   plan.row_tiles = ceil_div(facts.num_rows * group_size, tile_rows);
   int units = ceil_div(num_keys(facts), kUnitKeys);
   if (window > 0 && facts.pages) {
@@ -108,7 +122,7 @@ FS_HOST_DEVICE inline int shares_wanted(std::int64_t total, int num_ctas, int nu
 /// Longest fixed share that may replace equal ones of `equal` units: the wait for the longest share costs less than a
 /// second piece does.
 FS_HOST_DEVICE inline int longest_fixed_share(int equal) {
-  return equal + (equal < 2 * kFixedShareSlack ? kFixedShareSlack : equal / 16 + kFixedShareSlack - 1);
+  return equal + kFixedShareSlack;
 }
 
 /// First key of a unit of an item. Keys at or past num_keys() do not exist and are seen by no row.
@@ -166,16 +180,16 @@ struct Piece {
 /// Walks the pieces of one share in order. At most the first piece of a share has begin > 0 and at most the last has
 /// end < units, so a CTA needs two places for partial results.
 struct PieceWalk {
-  const SequencePlan* sequences = nullptr;  // [num_sequences + 1], the last with start = total
+  const SequencePlan* sequences = nullptr;  // [num_sequences + 1], the last one empty
   std::int64_t at = 0;
   std::int64_t high = 0;
   int sequence = 0;   // any sequence with start <= at
   int row_tile = -1;  // of a CTA in a group; -1 where items of the line are single tiles
+  SequencePlan plan;  // of `sequence`
 
   FS_HOST_DEVICE bool next(Piece& piece) {
     if (at >= high) return false;
-    while (at >= sequences[sequence + 1].start) ++sequence;
-    const SequencePlan& plan = sequences[sequence];
+    while (at >= plan.end) plan = sequences[++sequence];
     const std::int64_t within = at - plan.start;
     const int item = static_cast<int>(quotient(within, plan.span));
     piece.sequence = sequence;

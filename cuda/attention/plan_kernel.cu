@@ -26,7 +26,9 @@ __device__ void plan_sequences(const AttentionPlanParams& params) {
     const int end = params.row_offsets[s + 1];
     const KvList list = params.lists[s];
     SequenceFacts facts;
+    facts.row_begin = begin;
     facts.num_rows = end - begin;
+    facts.entries_offset = list.offset;
     facts.list_length = list.length;
     facts.pages = list.pages;
     facts.mask = params.masks[s];
@@ -118,7 +120,10 @@ __device__ void place_sequences(const AttentionPlanParams& params, Line& line, s
       units = total_units(plan, params.num_kv_heads, line.group_tiles);
     }
     const std::int64_t end = total + prefix_sum(units, sums);
-    if (s < params.num_sequences) params.plan.sequences[s].start = end - units;
+    if (s < params.num_sequences) {
+      params.plan.sequences[s].start = end - units;
+      params.plan.sequences[s].end = end;
+    }
     total += sums[kThreads - 1];
     __syncthreads();  // before the next round overwrites sums
   }
@@ -135,8 +140,8 @@ __global__ void __launch_bounds__(kThreads) attention_plan_kernel(const __grid_c
   if (threadIdx.x == 0) {
     SequencePlan last;
     last.start = line.total;
+    last.end = line.total;
     params.plan.sequences[params.num_sequences] = last;
-    *params.plan.line = line;
   }
   __syncthreads();
   for (int cta = static_cast<int>(threadIdx.x); cta < params.config.num_ctas; cta += kThreads) {
@@ -147,6 +152,8 @@ __global__ void __launch_bounds__(kThreads) attention_plan_kernel(const __grid_c
       plan.low = share.low;
       plan.high = share.high;
       plan.sequence = sequence_of_unit(params.plan.sequences, params.num_sequences, share.low);
+      plan.plan = params.plan.sequences[plan.sequence];
+      plan.line = line;
       plan.row_tile = line.group_tiles > 1 ? cta % line.group_tiles : -1;
     }
     params.plan.ctas[cta] = plan;

@@ -49,13 +49,14 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kCtasPerSm)
   const int row_warp = warp % Traits::kRowWarps;
   const int key_warp = warp / Traits::kRowWarps;
 
-  PieceWalk walk = walk_of_cta(launch);
+  const CtaPlan share = launch.plan.ctas[blockIdx.x];
+  PieceWalk walk = walk_of_cta(launch, share);
   KeyRing<Traits> ring(params.kv, shared_address(ring_memory), row_warp, key_warp);
   Piece piece;
   Item item;
   const auto advance = [&] {
     if (!walk.next(piece)) return false;
-    item = load_item(launch, piece, Traits::kRows);
+    item = make_item(launch, walk.plan, piece, Traits::kRows);
     ring.start(item, piece);
     return true;
   };
@@ -83,18 +84,18 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kCtasPerSm)
     }
     __syncthreads();  // the ring is idle: all copies were waited for, all tiles read
     const Piece done = piece;
-    if constexpr (Traits::kKeyWarps == 1) more = advance();  // the next piece's first tiles travel during the stores
-    const Item done_item = load_item(launch, done, Traits::kRows);
+    const Item done_item = item;
+    const ItemParts parts = parts_of(share.line, done, walk.row_tile);
     if constexpr (Traits::kKeyWarps == 1) {
+      more = advance();  // the next piece's first tiles travel during the stores
       store_from_registers<Traits>(launch, done_item, done, row_warp, state);
     } else {
       store_over_key_groups<Traits>(launch, done_item, done, row_warp, key_warp, state,
                                     reinterpret_cast<float*>(ring_memory));
+      __syncthreads();  // the exchange is over, the ring free again
+      more = advance();
     }
-    if (!done.whole()) __threadfence();
-    __syncthreads();
-    if constexpr (Traits::kKeyWarps != 1) more = advance();
-    if (!done.whole()) finish_part<Traits>(launch, done_item, done, walk.row_tile, &last_part_flag);
+    if (!done.whole()) finish_part<Traits>(launch, done_item, parts, &last_part_flag);
   }
 }
 

@@ -126,25 +126,24 @@ struct Item {
   __device__ int packed_in_tile(int tile_rows) const { return min(tile_rows, num_packed - first_packed); }
 };
 
-__device__ inline Item load_item(const TileLaunch& launch, const Piece& piece, int tile_rows) {
-  const AttentionParams& params = launch.params;
+/// @param plan of the piece's sequence.
+__device__ inline Item make_item(const TileLaunch& launch, const SequencePlan& plan, const Piece& piece,
+                                 int tile_rows) {
   Item item;
-  const SequencePlan plan = launch.plan.sequences[piece.sequence];
-  const KvList list = params.lists[piece.sequence];
-  item.row_begin = params.row_offsets[piece.sequence];
-  item.num_rows = params.row_offsets[piece.sequence + 1] - item.row_begin;
-  item.mask = params.masks[piece.sequence];
+  item.row_begin = plan.row_begin;
+  item.num_rows = plan.num_rows;
+  item.mask = plan.mask;
   item.group_size = launch.group_size;
   item.sink_units = plan.sink_units;
   item.hidden_units = plan.hidden_units;
   item.kv_head = piece.item / plan.row_tiles;
   item.first_packed = piece.item % plan.row_tiles * tile_rows;
   item.num_packed = item.num_rows * item.group_size;
-  item.list_length = list.length;
-  item.num_keys = list.length + (item.mask == NewMask::kNone ? 0 : item.num_rows);
-  item.pages = list.pages;
-  item.entries = params.entries + list.offset;
-  item.slots = params.slots + item.row_begin;
+  item.list_length = plan.list_length;
+  item.num_keys = plan.list_length + (item.mask == NewMask::kNone ? 0 : item.num_rows);
+  item.pages = plan.pages;
+  item.entries = launch.params.entries + plan.entries_offset;
+  item.slots = launch.params.slots + item.row_begin;
   return item;
 }
 
@@ -155,10 +154,8 @@ __device__ int tile_first_key(const Item& item, int begin, int tile) {
          tile % Traits::kTilesPerUnit * Traits::kTileKeys;
 }
 
-/// This CTA's walk over its pieces.
-__device__ inline PieceWalk walk_of_cta(const TileLaunch& launch) {
-  const CtaPlan share = launch.plan.ctas[blockIdx.x];
-  return {launch.plan.sequences, share.low, share.high, share.sequence, share.row_tile};
+__device__ inline PieceWalk walk_of_cta(const TileLaunch& launch, const CtaPlan& share) {
+  return {launch.plan.sequences, share.low, share.high, share.sequence, share.row_tile, share.plan};
 }
 
 }  // namespace fastspec::cuda

@@ -46,10 +46,11 @@ Step make_step(std::vector<SequenceFacts> facts, int group_size, int num_kv_head
     }
     plan.start = step.line.total;
     step.line.total += total_units(plan, num_kv_heads, cut.group_tiles);
+    plan.end = step.line.total;
     step.sequences.push_back(plan);
   }
   SequencePlan last;
-  last.start = step.line.total;
+  last.start = last.end = step.line.total;
   step.sequences.push_back(last);
   // Fixed shares must be enough of them.
   if (cut.share_units > 0) step.line.num_shares = static_cast<int>(step.line.total / cut.share_units) + 1;
@@ -66,8 +67,13 @@ int row_tile_of(const Step& step, int cta) {
 
 std::vector<Piece> pieces_of(const Step& step, int cta) {
   const Share share = share_of(step.line, cta / step.line.group_tiles);
-  PieceWalk walk{step.sequences.data(), share.low, share.high,
-                 sequence_of_unit(step.sequences.data(), step.num_sequences(), share.low), row_tile_of(step, cta)};
+  const int sequence = sequence_of_unit(step.sequences.data(), step.num_sequences(), share.low);
+  PieceWalk walk{step.sequences.data(),
+                 share.low,
+                 share.high,
+                 sequence,
+                 row_tile_of(step, cta),
+                 step.sequences[static_cast<std::size_t>(sequence)]};
   std::vector<Piece> pieces;
   Piece piece;
   while (walk.next(piece)) pieces.push_back(piece);
@@ -100,7 +106,7 @@ Step random_step(std::mt19937& random) {
 TEST(Partition, SharesAreEqualAndContiguous) {
   for (const std::int64_t total : {0LL, 1LL, 7LL, 131LL, 132LL, 133LL, 100000LL, 5000000000LL}) {
     for (const int num_shares : {1, 2, 132, 264}) {
-      const Line line{total, num_shares};
+      const Line line{total, num_shares, 0, 1};
       std::int64_t at = 0;
       for (int index = 0; index < num_shares; ++index) {
         const Share share = share_of(line, index);
