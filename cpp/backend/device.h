@@ -1,10 +1,12 @@
-// Memory of one device. Contracts only; each backend implements them. Streams and graph capture join with the first
-// backend that has them.
+// Memory of one device, and recording of work on it. Contracts only; each backend implements them.
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
+
+#include "backend/graph.h"
 
 namespace fastspec {
 
@@ -41,6 +43,12 @@ class Device {
   virtual void copy_to_host(void* destination, const void* source, std::size_t bytes) = 0;
   /// Bytes that an allocation could still get.
   virtual std::size_t available_bytes() const = 0;
+  /// Whether capture() can record.
+  virtual bool has_graphs() const { return false; }
+  /// Records what `work` issues, without running it. `work` must have run before with the same shapes, so that it
+  /// allocates nothing, and must not wait for the device. @returns nullptr where the device has no graphs, or no memory
+  /// for one more.
+  virtual std::unique_ptr<Graph> capture([[maybe_unused]] const std::function<void()>& work) { return nullptr; }
 };
 
 }  // namespace fastspec

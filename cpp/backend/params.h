@@ -98,12 +98,14 @@ struct RopeStoreParams {
 /// Attention of ragged new rows over cached keys (one list a sequence) and over the pass's own rows:
 /// softmax(scale * q k^T) v over the union, exactly as if it were one list (LongSpec's hybrid form, section 3.3).
 /// Key j of a page list has position j. `window` and `sinks` restrict page lists and new rows by position; slot lists
-/// are taken as they are. A row that sees nothing has output 0 and LSE -inf.
+/// are taken as they are. A row that sees nothing has output 0 and LSE -inf. Rows at or past row_offsets[num_sequences]
+/// belong to no sequence; their output is left as it was.
 struct AttentionParams {
   Matrix query;  // [rows, num_heads * head_dim]
   int num_heads = 0;
   float scale = 1;
   int num_sequences = 0;
+  int max_rows_per_sequence = 0;              // a hint for the choice of a kernel; 0 = unknown
   const std::int32_t* row_offsets = nullptr;  // [num_sequences + 1] rows of sequence s
   const KvList* lists = nullptr;              // [num_sequences]
   const Slot* entries = nullptr;              // page ids or slots, see KvList

@@ -8,6 +8,7 @@
 #include "backend/intercepted_ops.h"
 #include "base/check.h"
 #include "base/log.h"
+#include "model/random_weights.h"
 
 namespace fastspec {
 
@@ -80,11 +81,13 @@ void EngineCore::plan_memory_and_build() {
           " positions, sequences may reach ", config_.max_model_len, ": drafts beyond are rarely accepted");
     }
   }
+  // One slot takes the K/V of the rows that fill recorded passes up.
+  const int num_padding_slots = parts_.backend.device->has_graphs() ? 1 : 0;
   const MemoryPlan plan = plan_memory({.kv_bytes_per_token = kv_bytes_per_token,
                                        .page_size = config_.page_size,
                                        .max_model_len = config_.max_model_len,
                                        .max_num_seqs = config_.max_num_seqs,
-                                       .num_scratch_slots = max_draft_rows,
+                                       .num_scratch_slots = max_draft_rows + num_padding_slots,
                                        .kv_cache_bytes = static_cast<std::size_t>(config_.kv_cache_bytes),
                                        .available_bytes = parts_.backend.device->available_bytes()});
   const int all_pages = plan.num_pages + plan.num_scratch_pages;
@@ -254,6 +257,21 @@ void EngineCore::take_inbox() {
       undelivered_.push_back(*runner_->finish(seq, FinishReason::kCancelled));
     }
   }
+}
+
+void EngineCore::start_on_noise() {
+  check_alive();
+  take_inbox();
+  if (!kv_is_noise_) {
+    const NoiseFill noise(*parts_.backend.device, parts_.dtype, 1.0f);
+    const int num_pages = kv_->num_pages() + kv_->num_scratch_slots() / kv_->page_size();
+    for (const KvView& layer : target_kv_->layers()) {
+      const auto elements = static_cast<std::size_t>(layer.page_stride) * static_cast<std::size_t>(num_pages);
+      noise.fill(layer.base, elements * size_of(layer.dtype));
+    }
+    kv_is_noise_ = true;
+  }
+  scheduler_->admit_as_computed();
 }
 
 StepReport EngineCore::step() {

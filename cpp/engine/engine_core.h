@@ -55,6 +55,11 @@ class EngineCore {
   const EngineConfig& config() const { return config_; }
   std::shared_ptr<const Tokenizer> tokenizer() const { return parts_.tokenizer; }
 
+  /// Starts every submitted request as if its prompt but the last token had been computed, on a KV cache that holds
+  /// noise. For measuring decoding at a context. @throws Error(kOutOfMemory).
+  void start_on_noise();
+  const Transformer& target() const { return *target_; }
+
   // For tests of invariants, between steps.
   StepRunner& runner() { return *runner_; }
   const Scheduler& scheduler() const { return *scheduler_; }
@@ -81,6 +86,7 @@ class EngineCore {
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<StepRunner> runner_;
   double operation_seconds_ = 0;
+  bool kv_is_noise_ = false;
   SeqId next_seq_ = 0;
   std::unordered_map<RequestId, int> unfinished_samples_;  // of requests that the scheduler knows
   std::vector<Output> undelivered_;                        // of cancelled requests, until a step succeeds

@@ -139,6 +139,24 @@ void Scheduler::admit(int& prompt_rows, StepPlan& plan) {
   }
 }
 
+void Scheduler::admit_as_computed() {
+  while (!waiting_.empty()) {
+    const Sequence& sequence = *waiting_.front();
+    const int length = sequence.len() - 1;
+    if (num_running() >= limits_.max_num_seqs || kv_.pages_for(length) > kv_.num_free_pages()) {
+      fail(ErrorCode::kOutOfMemory, "a context of ", length, " tokens: ", num_running(), " of ", limits_.max_num_seqs,
+           " sequences run, ", kv_.num_free_pages(), " pages of ", kv_.page_size(), " tokens are free");
+    }
+    kv_.add(sequence.id());
+    StepPlan plan;
+    plan.sequences.push_back({.seq = sequence.id(), .first_position = 0, .num_known_rows = length});
+    KvReservation reservation = kv_.reserve(plan);
+    kv_.commit(reservation, {&length, 1});
+    running_.push_back(std::move(waiting_.front()));
+    waiting_.pop_front();
+  }
+}
+
 void Scheduler::plan_drafts(StepPlan& plan) {
   if (plan.max_drafted_rows <= 0) return;
   for (SequencePlan& planned : plan.sequences) {

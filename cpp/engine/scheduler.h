@@ -31,6 +31,11 @@ class Scheduler {
   /// preemption take effect here and stand even if the step fails later: no token depends on them.
   StepPlan plan();
 
+  /// Admits every waiting sequence with pages for all its tokens but the last, as if they had been computed; what the
+  /// pages hold is the caller's affair. For measuring decoding at a context.
+  /// @throws Error(kOutOfMemory) where pages or places run out; sequences before stay admitted.
+  void admit_as_computed();
+
   /// Takes a sequence out, running or waiting; its pages are released. nullptr when there is none of this id.
   std::unique_ptr<Sequence> remove(SeqId seq);
 

@@ -36,6 +36,10 @@ std::string EngineStats::to_string() const {
        << share(step_seconds - operation_seconds, step_seconds) << "%\n";
   text << "pages used " << pages_used << " of " << pages_total << ", running " << sequences_running << ", waiting "
        << sequences_waiting << ", preemptions " << preemptions << ", draft failures " << draft_failures << "\n";
+  if (graph_replays + graph_captures + graph_eager_passes > 0) {
+    text << "passes replayed as graphs " << graph_replays << ", captured " << graph_captures << ", eager "
+         << graph_eager_passes << "\n";
+  }
   return text.str();
 }
 

@@ -2,11 +2,13 @@
 #include "engine/step_runner.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
 #include "base/log.h"
 #include "budget/row_budget.h"
+#include "step/row_tiers.h"
 #include "verify/batch.h"
 
 namespace fastspec {
@@ -36,7 +38,9 @@ StepRunner::StepRunner(Backend& backend, Transformer& target, KvPool& target_kv,
       kv_(kv),
       scheduler_(scheduler),
       drafter_(drafter),
-      buffers_(*backend.device, limits) {}
+      limits_(limits),
+      buffers_(*backend.device, limits),
+      graphs_(*backend.device) {}
 
 StepReport StepRunner::run() {
   Stopwatch watch(stats_.step_seconds);
@@ -136,7 +140,54 @@ void StepRunner::verify(InFlight& step) {
   std::vector<std::span<const TokenId>> tokens;
   for (const Sequence* sequence : step.sequences) tokens.emplace_back(sequence->tokens());
   build_batch(step.plan, tokens, step.trees, step.reservation, batch_);
-  step.logits = target_.forward(buffers_.upload(batch_), target_kv_);
+  step.num_rows = batch_.num_rows();
+  if (!backend_.device->has_graphs()) {
+    step.logits = target_.forward(buffers_.upload(batch_), target_kv_);
+    return;
+  }
+  const int num_logit_rows = static_cast<int>(batch_.logit_rows.size());
+  const std::optional<GraphKey> key = pad_to_recurring_shape();
+  Pass pass = buffers_.upload(batch_);
+  if (key) {
+    pass.max_rows_per_sequence = key->max_rows_per_sequence;
+    forward_recorded(pass, *key);
+  } else {
+    target_.forward(pass, target_kv_);
+    ++stats_.graph_eager_passes;
+  }
+  step.logits = target_.logits(num_logit_rows);
+}
+
+std::optional<GraphKey> StepRunner::pad_to_recurring_shape() {
+  const int num_rows = batch_.num_rows();
+  const int tier = row_tier(num_rows, std::min(limits_.max_rows, target_.max_logit_rows()));
+  if (tier == 0 || std::ssize(batch_.logit_rows) != num_rows) return std::nullopt;
+  int most = 1;
+  for (int i = 0; i < batch_.num_sequences(); ++i) {
+    most = std::max(most, batch_.row_offsets[i + 1] - batch_.row_offsets[i]);
+  }
+  // Attention packs the query heads of a K/V head; its kernels differ in how many packed rows they take at once.
+  const int group_size = target_.config().group_size();
+  int packed = 16;
+  while (packed < most * group_size) packed *= 2;
+  pad_batch(tier, limits_.max_sequences, kv_.padding_slot(), batch_);
+  return GraphKey{.num_rows = tier, .max_rows_per_sequence = packed / group_size};
+}
+
+void StepRunner::forward_recorded(const Pass& pass, const GraphKey& key) {
+  if (buffers_.generation() != graphs_generation_) graphs_.clear();
+  graphs_generation_ = buffers_.generation();
+  switch (graphs_.run(key, [this, pass] { target_.forward(pass, target_kv_); })) {
+    case GraphCache::Outcome::kEager:
+      ++stats_.graph_eager_passes;
+      break;
+    case GraphCache::Outcome::kCaptured:
+      ++stats_.graph_captures;
+      break;
+    case GraphCache::Outcome::kReplayed:
+      ++stats_.graph_replays;
+      break;
+  }
 }
 
 std::vector<Acceptance> StepRunner::accept(const InFlight& step) {
@@ -217,7 +268,7 @@ void StepRunner::observe(const InFlight& step, const std::vector<Acceptance>& ac
 
 void StepRunner::count(const InFlight& step, const std::vector<Acceptance>& acceptances) {
   ++stats_.steps;
-  stats_.rows += batch_.num_rows();
+  stats_.rows += step.num_rows;
   stats_.drafted_tokens += step.num_drafted;
   for (std::size_t i = 0; i < acceptances.size(); ++i) {
     const SequencePlan& planned = step.plan.sequences[i];
@@ -253,7 +304,7 @@ StepReport StepRunner::emit(const InFlight& step, const std::vector<Acceptance>&
   Stopwatch watch(stats_.emit_seconds);
   StepReport report;
   report.num_sequences = static_cast<int>(step.sequences.size());
-  report.num_rows = batch_.num_rows();
+  report.num_rows = step.num_rows;
   for (std::size_t i = 0; i < acceptances.size(); ++i) {
     Sequence& sequence = *step.sequences[i];
     const FinishReason reason = acceptances[i].finish;

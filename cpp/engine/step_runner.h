@@ -10,6 +10,7 @@
 
 #include "backend/backend.h"
 #include "draft/drafter.h"
+#include "engine/graph_cache.h"
 #include "engine/scheduler.h"
 #include "memory/kv_pool.h"
 #include "memory/paged_kv_cache.h"
@@ -44,6 +45,7 @@ class StepRunner {
     std::vector<Sequence*> sequences;  // [planned]
     std::vector<TokenTree> trees;      // [planned]
     Matrix logits;
+    int num_rows = 0;  // without padding
     std::int64_t num_drafted = 0;
   };
 
@@ -54,6 +56,10 @@ class StepRunner {
   void forget_drafts(std::span<const SequencePlan> planned);
   void budget(InFlight& step);
   void verify(InFlight& step);
+  /// Pads the batch to a shape that recurs. nullopt for passes that are not recorded: those with prompt chunks, and
+  /// those of more rows than the tiers have.
+  std::optional<GraphKey> pad_to_recurring_shape();
+  void forward_recorded(const Pass& pass, const GraphKey& key);
   std::vector<Acceptance> accept(const InFlight& step);
   void commit(InFlight& step, std::vector<Acceptance>& acceptances);
   void observe(const InFlight& step, const std::vector<Acceptance>& acceptances);
@@ -66,7 +72,10 @@ class StepRunner {
   PagedKvCache& kv_;
   Scheduler& scheduler_;
   Drafter* drafter_;
+  PassLimits limits_;
   PassBuffers buffers_;
+  GraphCache graphs_;
+  int graphs_generation_ = 0;  // of buffers_, when the graphs were recorded
   RowBatch batch_;
   EngineStats stats_;
 };

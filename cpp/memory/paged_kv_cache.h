@@ -57,6 +57,9 @@ class PagedKvCache {
   int num_pages() const { return pool_.num_pages(); }
   int num_free_pages() const { return pool_.num_free(); }
   int num_scratch_slots() const { return num_scratch_pages_ * page_size_; }
+  /// Where rows that belong to no sequence put their K/V: the last scratch slot, which must be one more than steps
+  /// draft.
+  Slot padding_slot() const { return Slot{num_pages() + num_scratch_pages_} * page_size_ - 1; }
   int pages_for(int num_tokens) const { return (num_tokens + page_size_ - 1) / page_size_; }
 
   /// Starts a sequence with no cached token.

@@ -31,6 +31,7 @@ PassBuffers::PassBuffers(Device& device, const PassLimits& limits) : device_(dev
 void PassBuffers::reserve_entries(std::size_t count) {
   host_entries_ = device_.allocate_host(count * sizeof(Slot), "staging of KV list entries");
   device_entries_ = device_.allocate(count * sizeof(Slot), "KV list entries");
+  ++generation_;
 }
 
 const Slot* PassBuffers::upload_entries(const std::vector<Slot>& entries) {

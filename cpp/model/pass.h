@@ -16,6 +16,7 @@ struct Pass {
   int num_rows = 0;
   int num_sequences = 0;
   int num_logit_rows = 0;
+  int max_rows_per_sequence = 0;  // at least that of the largest sequence; 0 = unknown
   const TokenId* tokens = nullptr;
   const std::int32_t* positions = nullptr;
   const Slot* slots = nullptr;
@@ -40,6 +41,8 @@ class PassBuffers {
   PassBuffers(Device& device, const PassLimits& limits);
   /// @throws Error(kInternal) for a batch beyond the limits.
   Pass upload(const RowBatch& batch);
+  /// Grows when an array moves: what holds the pointers of an earlier pass must let go of them.
+  int generation() const { return generation_; }
 
  private:
   static constexpr int kNumArrays = 8;
@@ -55,6 +58,7 @@ class PassBuffers {
   std::size_t used_ = 0;                               // bytes of this upload
   Buffer host_, device_memory_;
   Buffer host_entries_, device_entries_;
+  int generation_ = 0;
 };
 
 }  // namespace fastspec

@@ -47,7 +47,7 @@ Matrix Transformer::forward(const Pass& pass, const KvPool& kv) {
     attention_block(layer, pass, kv.layer(layer));
     mlp_block(layer, pass.num_rows);
   }
-  const Matrix logits{logits_.data(), DType::kFloat32, pass.num_logit_rows, config_.vocab_size, config_.vocab_size};
+  const Matrix logits = this->logits(pass.num_logit_rows);
   if (pass.num_logit_rows == 0) return logits;
   const Matrix final_hidden = rows(normed_, pass.num_logit_rows, config_.hidden_size);
   ops.rms_norm({.input = hidden,
@@ -57,6 +57,10 @@ Matrix Transformer::forward(const Pass& pass, const KvPool& kv) {
                 .output = final_hidden});
   ops.linear({.input = final_hidden, .weight = weights_.lm_head, .output = logits});
   return logits;
+}
+
+Matrix Transformer::logits(int num_rows) const {
+  return {logits_.data(), DType::kFloat32, num_rows, config_.vocab_size, config_.vocab_size};
 }
 
 void Transformer::attention_block(int layer, const Pass& pass, const KvView& kv) {
@@ -85,6 +89,7 @@ void Transformer::attention_block(int layer, const Pass& pass, const KvView& kv)
                  .num_heads = config_.num_heads,
                  .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
                  .num_sequences = pass.num_sequences,
+                 .max_rows_per_sequence = pass.max_rows_per_sequence,
                  .row_offsets = pass.row_offsets,
                  .lists = pass.lists,
                  .entries = pass.entries,

@@ -20,8 +20,11 @@ class Transformer {
   /// Computes the pass: K and V of every row go to the row's slot of `kv`, the result is the logits of the rows that
   /// `pass.logit_rows` names, float32 [num_logit_rows, vocab_size], valid until the next pass.
   Matrix forward(const Pass& pass, const KvPool& kv);
+  /// The first rows of the last pass's logits, which stay where they are from pass to pass.
+  Matrix logits(int num_rows) const;
 
   const ModelConfig& config() const { return config_; }
+  int max_logit_rows() const { return max_logit_rows_; }
   const Weights& weights() const { return weights_; }
   KvShape kv_shape(DType dtype) const { return {config_.num_layers, config_.num_kv_heads, config_.head_dim, dtype}; }
 

@@ -1,6 +1,8 @@
 // Lays out the rows of a pass.
 #include "verify/batch.h"
 
+#include <iterator>
+
 #include "base/check.h"
 
 namespace fastspec {
@@ -64,6 +66,24 @@ void build_batch(const StepPlan& plan, std::span<const std::span<const TokenId>>
       set_ancestor_masks(trees[i], first_row, batch);
     }
   }
+}
+
+void pad_batch(int num_rows, int num_sequences, Slot padding_slot, RowBatch& batch) {
+  FS_CHECK(std::ssize(batch.logit_rows) == batch.num_rows() && batch.num_rows() <= num_rows &&
+               batch.num_sequences() <= num_sequences,
+           batch.num_rows(), " rows of ", batch.num_sequences(), " sequences, ", batch.logit_rows.size(),
+           " with logits, padded to ", num_rows, " of ", num_sequences);
+  while (batch.num_sequences() < num_sequences) {
+    batch.kv.lists.push_back({});
+    batch.end_sequence(NewMask::kCausal);
+  }
+  while (batch.num_rows() < num_rows) {
+    batch.logit_rows.push_back(batch.num_rows());
+    batch.tokens.push_back(0);
+    batch.positions.push_back(0);
+    batch.slots.push_back(padding_slot);
+  }
+  batch.mask_bits.resize(batch.tokens.size() * kMaskWords, 0);
 }
 
 }  // namespace fastspec

@@ -18,4 +18,8 @@ namespace fastspec {
 void build_batch(const StepPlan& plan, std::span<const std::span<const TokenId>> tokens,
                  std::span<const TokenTree> trees, const KvReservation& reservation, RowBatch& batch);
 
+/// Brings a batch in which every row has logits to `num_rows` and `num_sequences`: by rows of token 0 that belong to no
+/// sequence and write to `padding_slot`, with logits of their own behind the real ones, and by empty sequences.
+void pad_batch(int num_rows, int num_sequences, Slot padding_slot, RowBatch& batch);
+
 }  // namespace fastspec

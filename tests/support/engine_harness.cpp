@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "support/replaying_device.h"
 #include "support/tiny_model.h"
 
 namespace fastspec::testing {
@@ -50,6 +51,7 @@ std::unique_ptr<EngineCore> make_engine(HarnessOptions options) {
 
   EngineParts parts;
   parts.backend = make_backend(options.device, options.dtype, options.device == "cpu" ? 2 : 1);
+  if (options.replays) parts.backend.device = std::make_unique<ReplayingDevice>(std::move(parts.backend.device));
   parts.dtype = options.dtype;
   parts.model = tiny_config(options.vocab_size);
   Device& device = *parts.backend.device;
@@ -65,7 +67,8 @@ std::unique_ptr<EngineCore> make_engine(HarnessOptions options) {
   if (options.num_pages > 0) {
     int nodes = options.drafter.kind.empty() ? 0 : options.max_draft_tokens;
     if (options.own_drafter) nodes = options.own_drafter->shape().max_nodes;
-    const int scratch_pages = (nodes * options.max_num_seqs + options.page_size - 1) / options.page_size;
+    const int slots = nodes * options.max_num_seqs + (options.replays ? 1 : 0);
+    const int scratch_pages = (slots + options.page_size - 1) / options.page_size;
     config.kv_cache_bytes =
         static_cast<std::int64_t>(kv_bytes_per_token * options.page_size * (options.num_pages + scratch_pages));
   }

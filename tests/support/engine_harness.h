@@ -29,6 +29,7 @@ struct HarnessOptions {
   std::unique_ptr<Drafter> own_drafter;
   /// Wraps the operations: a fault, for instance.
   std::function<std::unique_ptr<Ops>(std::unique_ptr<Ops>)> wrap_ops;
+  bool replays = false;  // decoding passes are padded, recorded and replayed (replaying_device.h)
 };
 
 std::unique_ptr<EngineCore> make_engine(HarnessOptions options);

@@ -88,7 +88,8 @@ void ReferenceOps::attention(const AttentionParams& params) {
   check_params(params);
   const int head_dim = params.kv.head_dim;
   const int group_size = params.num_heads / params.kv.num_kv_heads;
-  const std::int64_t units = std::int64_t{params.query.rows} * params.num_heads;
+  const int num_rows = params.num_sequences == 0 ? 0 : params.row_offsets[params.num_sequences];
+  const std::int64_t units = std::int64_t{num_rows} * params.num_heads;
   pool_.parallel_for(units, 1, [&](std::int64_t begin, std::int64_t end, int thread) {
     Scratch& scratch = scratch_[static_cast<std::size_t>(thread)];
     scratch.sums.resize(3 * static_cast<std::size_t>(head_dim));

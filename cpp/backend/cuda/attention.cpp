@@ -28,7 +28,9 @@ Attention::Attention(std::shared_ptr<CudaContext> context) : context_(std::move(
 
 AttentionConfig Attention::choose(const AttentionParams& params) const {
   if (!is_aligned(params.query) || !is_aligned(params.output)) return {};  // the plain kernel takes any
-  const int rows_each = (params.query.rows + params.num_sequences - 1) / params.num_sequences;
+  const int rows_each = params.max_rows_per_sequence > 0
+                            ? params.max_rows_per_sequence
+                            : (params.query.rows + params.num_sequences - 1) / params.num_sequences;
   return choose_attention({.dtype = params.kv.dtype,
                            .head_dim = params.kv.head_dim,
                            .packed_rows = rows_each * (params.num_heads / params.kv.num_kv_heads)},
@@ -38,6 +40,7 @@ AttentionConfig Attention::choose(const AttentionParams& params) const {
 void Attention::grow_workspace(int head_dim) {
   const std::size_t bytes = attention_workspace_bytes(limits_.num_sms, head_dim);
   if (bytes <= workspace_.bytes()) return;
+  if (workspace_.bytes() > 0) outgrown_.push_back(std::move(workspace_));
   workspace_ = context_->allocate(bytes, "workspace of attention");
   check_cuda(cudaMemsetAsync(workspace_.data(), 0, bytes, context_->stream()), "cudaMemsetAsync of ", bytes, " bytes");
 }
@@ -54,7 +57,10 @@ const AttentionPlan& Attention::plan_for(const AttentionParams& params, const At
   if (num_valid_plans_ == plans_.size()) plans_.emplace_back();
   Plan& plan = plans_[num_valid_plans_];
   const std::size_t bytes = attention_plan_bytes(limits_.num_sms, params.num_sequences);
-  if (bytes > plan.memory.bytes()) plan.memory = context_->allocate(2 * bytes, "plan of attention");
+  if (bytes > plan.memory.bytes()) {
+    if (plan.memory.bytes() > 0) outgrown_.push_back(std::move(plan.memory));
+    plan.memory = context_->allocate(2 * bytes, "plan of attention");
+  }
   plan.plan = attention_plan_at(plan.memory.data(), params.num_sequences);
   plan.key = key;
   check_cuda(launch_attention_plan({.num_sequences = params.num_sequences,

@@ -39,6 +39,7 @@ class Attention {
   std::shared_ptr<CudaContext> context_;
   DeviceLimits limits_;
   Buffer workspace_;
+  std::vector<Buffer> outgrown_;  // memory that captured work may still point to
   std::vector<Plan> plans_;
   std::size_t num_valid_plans_ = 0;  // the first ones, made since the last upload
   std::uint64_t uploads_ = 0;

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "backend/device.h"
@@ -38,6 +39,10 @@ class CudaContext : public std::enable_shared_from_this<CudaContext> {
   void upload(void* destination, const void* source, std::size_t bytes);
   /// Grows with every upload: what was derived from uploaded data holds while it stays the same.
   std::uint64_t num_uploads() const { return num_uploads_; }
+  /// Records what `work` enqueues, see Device::capture. Plans of attention are made anew inside, since what they were
+  /// made from will have changed by the time of a launch.
+  std::unique_ptr<Graph> capture(const std::function<void()>& work);
+  bool is_capturing() const { return is_capturing_; }
   /// Waits until everything enqueued is done.
   void synchronize();
   /// Free memory less what the operations' workspaces may still take.
@@ -63,6 +68,9 @@ class CudaContext : public std::enable_shared_from_this<CudaContext> {
   int half_ = 0;
   std::size_t used_ = 0;  // bytes of the current half
   std::uint64_t num_uploads_ = 0;
+  bool is_capturing_ = false;
+
+  friend class CudaGraph;
 };
 
 }  // namespace fastspec::cuda

@@ -1,6 +1,7 @@
 // Memory of one GPU as a Device. Allocates and copies; computes nothing.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -24,6 +25,8 @@ class CudaDevice final : public Device {
   /// Waits for everything enqueued before.
   void copy_to_host(void* destination, const void* source, std::size_t bytes) override;
   std::size_t available_bytes() const override { return context_->available_bytes(); }
+  bool has_graphs() const override { return true; }
+  std::unique_ptr<Graph> capture(const std::function<void()>& work) override { return context_->capture(work); }
 
  private:
   std::shared_ptr<CudaContext> context_;

@@ -32,6 +32,9 @@ struct EngineStats {
   std::vector<std::int64_t> accepted_by_position;  // [depth] of these, accepted
   std::int64_t preemptions = 0;
   std::int64_t draft_failures = 0;  // sequences whose drafter state went stale and ran plain until rebuilt
+  /// Passes of the target on a device that records them: replayed, recorded and then run, and launched operation by
+  /// operation (those with prompt rows, and the first of each shape). All 0 on a device that does not.
+  std::int64_t graph_replays = 0, graph_captures = 0, graph_eager_passes = 0;
   int pages_total = 0;
   int pages_used = 0;
   int sequences_running = 0;

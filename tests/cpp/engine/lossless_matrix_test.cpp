@@ -200,6 +200,35 @@ TEST_P(LosslessMatrix, EqualsPlainDecodingBitForBit) {
 
 INSTANTIATE_TEST_SUITE_P(Batch, LosslessMatrix, ::testing::Values(1, 3, 8));
 
+TEST(LosslessReplay, PaddedAndReplayedPassesEqualPlainDecodingBitForBit) {
+  EngineStats total;
+  for (const float temperature : {0.0f, 0.7f}) {
+    const std::vector<Request> requests = make_requests(8, temperature, true);
+    const Outputs plain = run_plain_alone({}, requests);
+    for (const Setting& setting : kSettings) {
+      for (const int num_pages : {0, 26}) {  // as many as are needed; few enough for preemption
+        SCOPED_TRACE(describe(setting, 8, temperature, true) + " pages " + std::to_string(num_pages));
+        HarnessOptions options = make_options(setting, requests, plain, nullptr);
+        options.replays = true;
+        options.num_pages = num_pages;
+        options.max_model_len = num_pages > 0 ? 104 : options.max_model_len;
+        options.max_batch_rows = num_pages > 0 ? 21 : options.max_batch_rows;  // no tier: the limit stands in for one
+        const auto engine = make_engine(std::move(options));
+        ASSERT_EQ(difference(plain, run(*engine, requests, 2)), "");
+        engine->check_invariants();
+        const EngineStats stats = engine->stats();
+        EXPECT_EQ(stats.graph_replays + stats.graph_captures + stats.graph_eager_passes, stats.steps);
+        total.graph_replays += stats.graph_replays;
+        total.graph_captures += stats.graph_captures;
+        total.graph_eager_passes += stats.graph_eager_passes;
+      }
+    }
+  }
+  EXPECT_GT(total.graph_replays, total.graph_captures);
+  EXPECT_GT(total.graph_captures, 40);
+  EXPECT_GT(total.graph_eager_passes, 40);
+}
+
 // --- the fast path: rounding varies with the number of rows, so near-ties are counted
 // ---------------------------------
 
