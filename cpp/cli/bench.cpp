@@ -7,6 +7,7 @@
 #include "cli/bench_measure.h"
 #include "cli/bench_prompt.h"
 #include "cli/bench_report.h"
+#include "cli/bench_shape.h"
 #include "cli/command.h"
 #include "cli/options.h"
 #include "cli/output_json.h"
@@ -17,7 +18,11 @@ namespace {
 struct BenchOptions {
   EngineOptions engine;
   std::vector<int> batches = {1};
-  std::vector<int> contexts = {128};
+  std::vector<std::string> context_texts = {"128"};
+  std::vector<int> contexts;  // of the texts
+  std::string shape;
+  int steps = 20;
+  double rate = 0;  // TB/s
   int max_tokens = 64;
   int repetitions = 5;
   std::optional<std::string> prompt_file;
@@ -44,10 +49,32 @@ EngineConfig fitting_config(const BenchOptions& options) {
   return config;
 }
 
-int bench(const BenchOptions& options) {
+int bench_shape(const BenchOptions& options) {
+  const EngineConfig& engine = options.engine.raw_config();
+  if (!engine.model.empty() || options.engine.has_drafter()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--shape measures plain decoding without files: give no --model or --drafter");
+  }
+  check_positive("--steps", options.steps);
+  return run_shape_bench({.config = {.shape = options.shape,
+                                     .device = engine.device,
+                                     .dtype = options.engine.dtype().value_or(DType::kBFloat16),
+                                     .page_size = engine.page_size,
+                                     .num_threads = engine.num_threads},
+                          .batches = options.batches,
+                          .contexts = options.contexts,
+                          .steps = options.steps,
+                          .repetitions = options.repetitions,
+                          .bytes_per_second = 1e12 * options.rate,
+                          .json = options.json});
+}
+
+int bench(BenchOptions options) {
   for (const int batch : options.batches) check_positive("--batch", batch);
-  for (const int context : options.contexts) check_positive("--context", context);
+  options.contexts = parse_lengths("--context", options.context_texts);
   check_positive("--repeat", options.repetitions);
+  if (!options.shape.empty()) return bench_shape(options);
+  if (options.engine.model().empty()) throw Error(ErrorCode::kInvalidArgument, "give --model DIR or --shape SHAPE");
   if (options.max_tokens < 2) throw Error(ErrorCode::kInvalidArgument, "--max-tokens: decoding begins with the second");
   const EngineConfig config = fitting_config(options);
   const std::string passage = options.prompt_file ? read_text(*options.prompt_file) : std::string();
@@ -100,19 +127,27 @@ Command add_bench(CLI::App& program) {
   app->add_option("--batch", options->batches, "Sequences at once; several: 1,8")
       ->delimiter(',')
       ->capture_default_str();
-  app->add_option("--context", options->contexts, "Tokens of each prompt; several: 128,1024")
+  app->add_option("--context", options->context_texts, "Tokens of each prompt; several: 128,1K")
       ->delimiter(',')
       ->capture_default_str();
   app->add_option("--max-tokens", options->max_tokens, "Tokens generated for each prompt")->capture_default_str();
   app->add_option("--repeat", options->repetitions, "Runs of each case; the median counts")->capture_default_str();
   app->add_option("--prompt-file", options->prompt_file, "Text of the copying task; -: standard input");
+  app->add_option(
+      "--shape", options->shape,
+      "Instead of --model: decode with random weights of qwen2.5-7b, llama-3.1-8b, qwen3-8b or a config.json");
+  app->add_option("--steps", options->steps, "With --shape: steps of each run")->capture_default_str();
+  app->add_option("--rate", options->rate, "With --shape: TB/s of the roofline; 0: the host's measured read rate")
+      ->capture_default_str();
   app->add_flag("--json", options->json, "Print one object");
   options->engine.add_to(*app);
+  options->engine.make_model_optional();
   app->footer(R"(The prompts ask for a copy of a passage with one word changed, so that lookup has something to find.
 
 Examples:
   fastspec-cli bench --model DIR
   fastspec-cli bench --model DIR --drafter ngram --batch 1,8 --context 128,1024
+  fastspec-cli bench --shape qwen2.5-7b --device cuda --batch 1,16 --context 1K,32K --rate 4.2
   fastspec-cli bench --model DIR --drafter standalone:DRAFT_DIR --dtype bfloat16 --json)");
   return {app, [options] { return bench(*options); }};
 }

@@ -26,7 +26,7 @@ void check_directory(const std::string& option, const std::string& directory) {
 
 void EngineOptions::add_to(CLI::App& app) {
   const std::string group = "Engine";
-  app.add_option("--model", config_.model, "Hugging Face directory")->required()->group(group);
+  model_ = app.add_option("--model", config_.model, "Hugging Face directory")->required()->group(group);
   app.add_option("--drafter", drafter_, "none, ngram or standalone:DIR; changes the speed, never the tokens")
       ->group(group);
   max_draft_tokens_ =
@@ -58,10 +58,15 @@ void EngineOptions::add_to(CLI::App& app) {
   app.add_option("--threads", config_.num_threads, "CPU threads; 0: all cores")->capture_default_str()->group(group);
 }
 
+std::optional<DType> EngineOptions::dtype() const {
+  if (dtype_ == "auto") return std::nullopt;
+  return parse_dtype(dtype_);
+}
+
 EngineConfig EngineOptions::config() const {
   EngineConfig config = config_;
   check_directory("--model ", config.model);
-  if (dtype_ != "auto") config.dtype = parse_dtype(dtype_);
+  config.dtype = dtype();
   DrafterConfig& drafter = config.speculation.drafter;
   drafter = DrafterConfig::parse(drafter_);
   if (!drafter.model.empty()) check_directory("--drafter standalone:", drafter.model);

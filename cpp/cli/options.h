@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,8 +15,14 @@ namespace fastspec::cli {
 class EngineOptions {
  public:
   void add_to(CLI::App& app);
+  /// The command can do without --model and asks for it itself.
+  void make_model_optional() { model_->required(false); }
   /// @throws Error(kInvalidArgument, kNotFound) naming the option.
   EngineConfig config() const;
+  /// As given, unchecked, where the command needs no model directory.
+  const EngineConfig& raw_config() const { return config_; }
+  /// nullopt for auto. @throws Error(kInvalidArgument).
+  std::optional<DType> dtype() const;
   /// Creates the engine; load progress goes to stderr when that is a terminal. @throws Error, Interrupted.
   std::unique_ptr<Engine> load() const { return load(config()); }
   /// The same for a config that the command has changed.
@@ -29,6 +36,7 @@ class EngineOptions {
   EngineConfig config_;
   std::string dtype_ = "auto";
   std::string drafter_;
+  CLI::Option* model_ = nullptr;
   CLI::Option* max_draft_tokens_ = nullptr;
   CLI::Option* max_num_seqs_ = nullptr;
   CLI::Option* ngram_min_ = nullptr;

@@ -1,0 +1,119 @@
+// See bench_shape.h.
+#include "cli/bench_shape.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "cli/bandwidth.h"
+#include "cli/command.h"
+#include "cli/options.h"
+#include "cli/output_json.h"
+
+namespace fastspec::cli {
+namespace {
+
+using Verbs = std::vector<std::pair<const char*, double>>;
+
+Verbs verbs(const EngineStats& stats) {
+  const double steps = static_cast<double>(std::max<std::int64_t>(stats.steps, 1));
+  Verbs result = {{"plan", stats.plan_seconds},     {"budget", stats.budget_seconds}, {"verify", stats.verify_seconds},
+                  {"accept", stats.accept_seconds}, {"commit", stats.commit_seconds}, {"emit", stats.emit_seconds}};
+  for (auto& [name, seconds] : result) seconds *= 1e3 / steps;
+  return result;
+}
+
+void print_heading(const EngineInfo& info, const ShapeBenchOptions& options) {
+  std::printf("shape %s (%s), %s on %s, weights %s, KV cache %s, random weights, KV cache of noise\n",
+              options.config.shape.c_str(), info.architecture.c_str(), to_string(info.dtype), info.device.c_str(),
+              format_bytes(static_cast<double>(info.weight_bytes)).c_str(),
+              format_bytes(static_cast<double>(info.kv_cache_bytes)).c_str());
+  std::printf("plain greedy decoding, median of %d runs of %d steps; roofline: weights and K/V read once at %s/s\n",
+              options.repetitions, options.steps, format_bytes(options.bytes_per_second).c_str());
+  std::printf("host gap: time of a step outside verify and accept, in which the device may idle\n");
+}
+
+void print_point(const ShapePoint& point, double rate) {
+  const double median = point.median_milliseconds();
+  const double roofline = point.roofline_milliseconds(rate);
+  std::printf("\nbatch %d, context %d: %.3f ms/step (%.3f to %.3f), %.1f tokens/s\n", point.batch, point.context,
+              median, *std::min_element(point.milliseconds.begin(), point.milliseconds.end()),
+              *std::max_element(point.milliseconds.begin(), point.milliseconds.end()), 1e3 * point.batch / median);
+  std::printf("  reads %s (weights %s, K/V %s), roofline %.3f ms: %.1f %%\n",
+              format_bytes(point.weight_bytes + point.kv_bytes).c_str(), format_bytes(point.weight_bytes).c_str(),
+              format_bytes(point.kv_bytes).c_str(), roofline, 100 * roofline / median);
+  std::printf("  ms/step:");
+  for (const auto& [name, milliseconds] : verbs(point.stats)) std::printf("  %s %.3f", name, milliseconds);
+  std::printf("; host gap %.1f us\n", 1e3 * point.host_gap_milliseconds());
+  std::printf("  passes replayed as graphs %lld, captured %lld, eager %lld\n",
+              static_cast<long long>(point.stats.graph_replays), static_cast<long long>(point.stats.graph_captures),
+              static_cast<long long>(point.stats.graph_eager_passes));
+}
+
+nlohmann::ordered_json point_json(const ShapePoint& point, double rate) {
+  nlohmann::ordered_json by_verb;
+  for (const auto& [name, milliseconds] : verbs(point.stats)) by_verb[name] = milliseconds;
+  return {{"batch", point.batch},
+          {"context", point.context},
+          {"ms_per_step", point.median_milliseconds()},
+          {"ms_per_step_runs", point.milliseconds},
+          {"ms_per_step_by_verb", by_verb},
+          {"weight_bytes", point.weight_bytes},
+          {"kv_bytes", point.kv_bytes},
+          {"roofline_ms", point.roofline_milliseconds(rate)},
+          {"host_gap_ms", point.host_gap_milliseconds()},
+          {"graph_replays", point.stats.graph_replays},
+          {"graph_captures", point.stats.graph_captures},
+          {"graph_eager_passes", point.stats.graph_eager_passes}};
+}
+
+}  // namespace
+
+std::vector<int> parse_lengths(const std::string& option, const std::vector<std::string>& texts) {
+  std::vector<int> lengths;
+  for (const std::string& text : texts) {
+    int value = 0;
+    const char* end = text.data() + text.size();
+    auto [rest, error] = std::from_chars(text.data(), end, value);
+    const bool thousands = error == std::errc() && rest + 1 == end && (*rest == 'K' || *rest == 'k');
+    if (error != std::errc() || (rest != end && !thousands) || value < 1 ||
+        value > (1 << 24) / (thousands ? 1024 : 1)) {
+      throw Error(ErrorCode::kInvalidArgument, option + " " + text + ": expected tokens, such as 128 or 32K");
+    }
+    lengths.push_back(thousands ? 1024 * value : value);
+  }
+  return lengths;
+}
+
+int run_shape_bench(ShapeBenchOptions options) {
+  const int growth = ShapeBenchmark::kWarmUpSteps + options.steps * options.repetitions + 1;
+  const int batch = *std::max_element(options.batches.begin(), options.batches.end());
+  const int length = *std::max_element(options.contexts.begin(), options.contexts.end()) + growth;
+  options.config.max_batch = batch;
+  options.config.max_length = length;
+  options.config.max_num_slots = std::int64_t{batch} * length;
+  if (options.bytes_per_second <= 0) options.bytes_per_second = measure_read_bandwidth(options.config.num_threads);
+  ShapeBenchmark benchmark(options.config);
+  if (!options.json) print_heading(benchmark.info(), options);
+  nlohmann::ordered_json report = {{"shape", options.config.shape},
+                                   {"engine", to_json(benchmark.info())},
+                                   {"steps", options.steps},
+                                   {"repetitions", options.repetitions},
+                                   {"roofline_bytes_per_second", options.bytes_per_second},
+                                   {"points", nlohmann::ordered_json::array()}};
+  for (const int sequences : options.batches) {
+    for (const int context : options.contexts) {
+      if (interrupted()) throw Interrupted();
+      const ShapePoint point = benchmark.measure(sequences, context, options.steps, options.repetitions);
+      report["points"].push_back(point_json(point, options.bytes_per_second));
+      if (!options.json) print_point(point, options.bytes_per_second);
+      std::fflush(stdout);
+    }
+  }
+  if (options.json) std::printf("%s\n", dump(report).c_str());
+  return 0;
+}
+
+}  // namespace fastspec::cli

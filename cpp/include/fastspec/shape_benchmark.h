@@ -1,0 +1,60 @@
+// Cost of decoding a model of a given shape without its files: random weights, and a KV cache that holds noise.
+#pragma once
+
+#include <fastspec/engine.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace fastspec {
+
+struct ShapeBenchmarkConfig {
+  std::string shape = "qwen2.5-7b";  // or llama-3.1-8b, qwen3-8b, or the path of a config.json
+  std::string device = "cpu";
+  DType dtype = DType::kBFloat16;
+  int page_size = 16;
+  int num_threads = 0;
+  int max_batch = 1;               // of all points
+  int max_length = 0;              // of one sequence, its decoded tokens included
+  std::int64_t max_num_slots = 0;  // KV slots that the largest point needs: batch times length
+};
+
+/// What a point of the grid cost.
+struct ShapePoint {
+  int batch = 0;
+  int context = 0;                   // tokens of every sequence when the first timed step begins
+  std::vector<double> milliseconds;  // a step, of each run
+  EngineStats stats;                 // of the timed steps only
+  double weight_bytes = 0;           // read in a step
+  double kv_bytes = 0;               // read in a step, mean over the timed ones
+
+  double median_milliseconds() const;
+  /// Milliseconds that memory alone takes at `bytes_per_second`.
+  double roofline_milliseconds(double bytes_per_second) const;
+  /// Milliseconds of a step in which the host neither issues the pass nor waits for tokens: the device may idle so
+  /// long.
+  double host_gap_milliseconds() const;
+};
+
+class ShapeBenchmark {
+ public:
+  /// Makes weights and engine. @throws Error as Engine::create.
+  explicit ShapeBenchmark(const ShapeBenchmarkConfig& config);
+  ~ShapeBenchmark();
+  ShapeBenchmark(const ShapeBenchmark&) = delete;
+  ShapeBenchmark& operator=(const ShapeBenchmark&) = delete;
+
+  /// Decodes `batch` sequences greedily from `context` tokens on: a few steps that are not timed, then `repetitions`
+  /// runs of `steps`. @throws Error(kOutOfMemory, kInvalidArgument) for a point beyond the config.
+  ShapePoint measure(int batch, int context, int steps, int repetitions);
+  const EngineInfo& info() const;
+  /// Steps before the timed ones; sequences grow by them.
+  static constexpr int kWarmUpSteps = 5;
+
+ private:
+  std::unique_ptr<EngineCore> core_;
+};
+
+}  // namespace fastspec
