@@ -7,6 +7,7 @@
 
 #include "backend/cuda/cuda_error.h"
 #include "layers/layers.h"
+#include "step/row_tiers.h"
 
 namespace fastspec::cuda {
 namespace {
@@ -14,6 +15,7 @@ namespace {
 constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
 constexpr int kTunedCandidates = 16;
 constexpr int kTunedRuns = 7;
+constexpr std::int64_t kSearchedElements = 1 << 20;  // of the weight; smaller ones are not worth the time
 
 void check_cublas(cublasStatus_t status, const char* call) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
@@ -184,6 +186,17 @@ Linear::Plan& Linear::plan_for(const LinearParams& params) {
   if (found != plans_.end()) return *found->second;
   auto plan = std::make_unique<Plan>(shape);
   plan->algorithm = candidates(shape, *plan, 1).front().algo;
+  const bool recurs = row_tier(shape.rows, kMaxRowTier) == shape.rows;
+  const bool is_large = std::int64_t{shape.in_features} * shape.out_features >= kSearchedElements;
+  if (recurs && is_large && !context_->is_capturing()) {
+    LinearParams scratch = params;  // candidates must not add to the output
+    const Buffer memory =
+        context_->allocate(static_cast<std::size_t>(params.output.rows) *
+                               static_cast<std::size_t>(params.output.stride) * size_of(params.output.dtype),
+                           "output of the search for a linear layer's algorithm");
+    scratch.output.data = memory.data();
+    search(scratch, shape, *plan);
+  }
   return *plans_.emplace(shape, std::move(plan)).first->second;
 }
 
@@ -215,9 +228,13 @@ double Linear::tune(const LinearParams& params) {
   for (const auto& [key, value] : plans_) {
     if (value.get() == &plan) shape = &key;
   }
+  return search(params, *shape, plan);
+}
+
+double Linear::search(const LinearParams& params, const Shape& shape, Plan& plan) const {
   Timer timer(context_->stream());
   double best = 0;
-  for (const auto& candidate : candidates(*shape, plan, kTunedCandidates)) {
+  for (const auto& candidate : candidates(shape, plan, kTunedCandidates)) {
     multiply(params, plan, candidate.algo);  // loads the kernel
     std::vector<float> times;
     for (int i = 0; i < kTunedRuns; ++i) {
