@@ -61,6 +61,8 @@ cudaError_t launch_attention(const AttentionParams& params, const AttentionConfi
   launch.params = params;
   launch.plan = plan;
   launch.group_size = params.num_heads / params.kv.num_kv_heads;
+  launch.group_inverse =
+      static_cast<std::uint32_t>(((std::uint64_t{1} << 32) + launch.group_size - 1) / launch.group_size);
   launch.counters = reinterpret_cast<int*>(memory + layout.counters);
   launch.partial_lse = reinterpret_cast<float*>(memory + layout.partial_lse);
   launch.partial = reinterpret_cast<float*>(memory + layout.partial);

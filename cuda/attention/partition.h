@@ -18,14 +18,10 @@
 namespace fastspec::cuda {
 
 constexpr int kUnitKeys = 64;
-constexpr int kFewUnits = 16;      // a SM: below, one CTA an SM
-constexpr int kShortestShare = 2;  // units; their loads are in flight together
-#ifdef SLACK
-constexpr int kFixedShareSlack = SLACK;
-#else
+constexpr int kFewUnits = 16;        // a SM: below, one CTA an SM
+constexpr int kShortestShare = 2;    // units; their loads are in flight together
 constexpr int kFixedShareSlack = 2;  // units
-#endif
-constexpr int kMergedAtOnce = 16;  // parts; more are merged in two steps
+constexpr int kMergedAtOnce = 16;    // parts; more are merged in two steps
 
 /// What the plan needs to know of one sequence.
 struct SequenceFacts {
@@ -191,7 +187,7 @@ struct PieceWalk {
     if (at >= high) return false;
     while (at >= plan.end) plan = sequences[++sequence];
     const std::int64_t within = at - plan.start;
-    const int item = static_cast<int>(quotient(within, plan.span));
+    const int item = within < plan.span ? 0 : static_cast<int>(quotient(within, plan.span));
     piece.sequence = sequence;
     piece.item = row_tile < 0 ? item : item * plan.row_tiles + row_tile;
     piece.begin = static_cast<int>(within - static_cast<std::int64_t>(item) * plan.span);

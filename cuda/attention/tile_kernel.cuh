@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kCtasPerSm)
   const int row_warp = warp % Traits::kRowWarps;
   const int key_warp = warp / Traits::kRowWarps;
 
-  const CtaPlan share = launch.plan.ctas[blockIdx.x];
+  const CtaPlan& share = launch.plan.ctas[blockIdx.x];
   PieceWalk walk = walk_of_cta(launch, share);
   KeyRing<Traits> ring(params.kv, shared_address(ring_memory), row_warp, key_warp);
   Piece piece;
@@ -84,10 +84,11 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kCtasPerSm)
     }
     __syncthreads();  // the ring is idle: all copies were waited for, all tiles read
     const Piece done = piece;
-    const Item done_item = item;
-    const ItemParts parts = parts_of(share.line, done, walk.row_tile);
+    Item done_item = item;
     if constexpr (Traits::kKeyWarps == 1) {
       more = advance();  // the next piece's first tiles travel during the stores
+      // Read again: registers are too few for two items.
+      done_item = make_item(launch, launch.plan.sequences[done.sequence], done, Traits::kRows);
       store_from_registers<Traits>(launch, done_item, done, row_warp, state);
     } else {
       store_over_key_groups<Traits>(launch, done_item, done, row_warp, key_warp, state,
@@ -95,7 +96,10 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kCtasPerSm)
       __syncthreads();  // the exchange is over, the ring free again
       more = advance();
     }
-    if (!done.whole()) finish_part<Traits>(launch, done_item, parts, &last_part_flag);
+    if (!done.whole()) {
+      const ItemParts parts = parts_of(share.line, done, walk.row_tile);
+      finish_part<Traits>(launch, done_item, parts, &last_part_flag);
+    }
   }
 }
 

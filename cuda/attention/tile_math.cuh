@@ -65,7 +65,7 @@ __device__ LaneRows load_lane_rows(const AttentionParams& params, const Item& it
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int packed = min(item.first_packed + row_warp * 16 + lane / 4 + 8 * half, item.num_packed - 1);
-    rows.row[half] = packed / item.group_size;
+    rows.row[half] = item.row_of(packed);
     rows.position[half] = params.window > 0 ? params.positions[item.row_begin + rows.row[half]] : 0;
   }
   rows.full_from = 0;
@@ -142,6 +142,15 @@ __device__ inline bool sees(const AttentionParams& params, const Item& item, con
 template <typename Traits>
 __device__ bool needs_mask(const Item& item, const LaneRows& rows, int first) {
   return first + Traits::kGroupKeys > item.list_length || first < rows.full_from;
+}
+
+/// Asks for what seen_keys() will read of a tree, so that the last tile does not wait for it.
+__device__ inline void prefetch_masks(const AttentionParams& params, const Item& item, const LaneRows& rows) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const std::int64_t row = item.row_begin + rows.row[half];
+    asm volatile("prefetch.global.L1 [%0];\n" ::"l"(params.mask_bits + row * kMaskWords));
+  }
 }
 
 /// Which of the 64 keys from `first` on row `half` of the lane sees. With a window the rules are walked key by key, in

@@ -15,8 +15,9 @@ struct OutputRow {
 
 template <typename T>
 __device__ OutputRow<T> final_row(const AttentionParams& params, const Item& item, int packed) {
-  const int row = item.row_begin + packed / item.group_size;
-  const int head = item.kv_head * item.group_size + packed % item.group_size;
+  const int row_in_sequence = item.row_of(packed);
+  const int row = item.row_begin + row_in_sequence;
+  const int head = (item.kv_head - row_in_sequence) * item.group_size + packed;
   T* output = static_cast<T*>(params.output.data) + row * params.output.stride +
               static_cast<std::int64_t>(head) * params.kv.head_dim;
   float* lse = params.lse == nullptr ? nullptr : params.lse + static_cast<std::int64_t>(row) * params.num_heads + head;
@@ -59,11 +60,11 @@ __device__ void store_lse(const TileLaunch& launch, const Item& item, const Piec
 }
 
 __device__ inline float inverse_or_zero(float sum) {
-  return sum == 0.0f ? 0.0f : 1.0f / sum;
+  return sum == 0.0f ? 0.0f : __fdividef(1.0f, sum);
 }
 
 __device__ inline float base2_lse(float top, float sum) {
-  return sum == 0.0f ? kMinusInfinity : top + log2f(sum);
+  return sum == 0.0f ? kMinusInfinity : top + __log2f(sum);
 }
 
 /// Adds up the four lanes of each row.

@@ -10,10 +10,25 @@ template <typename T>
 __device__ const T* query_row(const AttentionParams& params, const Item& item, int row_in_tile) {
   const int packed = item.first_packed + row_in_tile;
   if (packed >= item.num_packed) return nullptr;
-  const int row = item.row_begin + packed / item.group_size;
-  const int head = item.kv_head * item.group_size + packed % item.group_size;
+  const int row_in_sequence = item.row_of(packed);
+  const int row = item.row_begin + row_in_sequence;
+  const int head = (item.kv_head - row_in_sequence) * item.group_size + packed;
   return static_cast<const T*>(params.query.data) + row * params.query.stride +
          static_cast<std::int64_t>(head) * params.kv.head_dim;
+}
+
+/// Asks L2 for the tile's query rows, long before the math needs them; by one warpgroup.
+template <typename Traits>
+__device__ void prefetch_query(const AttentionParams& params, const Item& item) {
+  constexpr int kLineElements = 64;
+  constexpr int kLines = Traits::kDim / kLineElements;
+  for (int index = static_cast<int>(threadIdx.x) % 128; index < Traits::kRows * kLines; index += 128) {
+    const auto* source = query_row<typename Traits::T>(params, item, index / kLines);
+    const int column = index % kLines * kLineElements;
+    if (source != nullptr && column < params.kv.head_dim) {
+      asm volatile("prefetch.global.L2 [%0];\n" ::"l"(source + column));
+    }
+  }
 }
 
 /// Query rows of the warp as A operands, straight from global memory; columns past head_dim are zero.
@@ -50,7 +65,7 @@ struct Skip {
     causal_end = item.num_keys;
     if (item.mask == NewMask::kCausal) {
       const int last_packed = item.first_packed + item.packed_in_tile(Traits::kRows) - 1;
-      causal_end = item.list_length + last_packed / item.group_size + 1;
+      causal_end = item.list_length + item.row_of(last_packed) + 1;
     }
   }
 };

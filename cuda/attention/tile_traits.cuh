@@ -100,15 +100,17 @@ struct HopperTraits {
 struct TileLaunch {
   AttentionParams params;
   AttentionPlan plan;
-  int group_size = 1;            // query heads of a K/V head
-  int* counters = nullptr;       // [kCountersPerCta, num_ctas] parts that have come in; zero between launches
-  float* partial_lse = nullptr;  // [2 * num_ctas, tile_rows], base 2
-  float* partial = nullptr;      // [2 * num_ctas, tile_rows, padded_dim], normalised
+  int group_size = 1;               // query heads of a K/V head
+  std::uint32_t group_inverse = 0;  // see Item::row_of
+  int* counters = nullptr;          // [kCountersPerCta, num_ctas] parts that have come in; zero between launches
+  float* partial_lse = nullptr;     // [2 * num_ctas, tile_rows], base 2
+  float* partial = nullptr;         // [2 * num_ctas, tile_rows, padded_dim], normalised
 };
 
 /// The item of a piece, the same in all threads of a CTA.
 struct Item {
   int group_size = 1;
+  std::uint32_t group_inverse = 0;
   int kv_head = 0;
   int first_packed = 0;  // of the tile, within the sequence
   int num_packed = 0;    // of the sequence; the tile may end before its last row
@@ -123,6 +125,11 @@ struct Item {
   int sink_units = 0;             // see SequencePlan
   int hidden_units = 0;
 
+  /// packed / group_size. 2^32 / group_size, rounded up, makes a multiplication of it while packed * group_size < 2^32;
+  /// 0 stands for 2^32.
+  __device__ int row_of(int packed) const {
+    return group_inverse == 0 ? packed : static_cast<int>(__umulhi(static_cast<unsigned>(packed), group_inverse));
+  }
   __device__ int packed_in_tile(int tile_rows) const { return min(tile_rows, num_packed - first_packed); }
 };
 
@@ -136,8 +143,9 @@ __device__ inline Item make_item(const TileLaunch& launch, const SequencePlan& p
   item.group_size = launch.group_size;
   item.sink_units = plan.sink_units;
   item.hidden_units = plan.hidden_units;
-  item.kv_head = piece.item / plan.row_tiles;
-  item.first_packed = piece.item % plan.row_tiles * tile_rows;
+  item.group_inverse = launch.group_inverse;
+  item.kv_head = plan.row_tiles == 1 ? piece.item : piece.item / plan.row_tiles;  // few have more; division is slow
+  item.first_packed = (piece.item - item.kv_head * plan.row_tiles) * tile_rows;
   item.num_packed = item.num_rows * item.group_size;
   item.list_length = plan.list_length;
   item.num_keys = plan.list_length + (item.mask == NewMask::kNone ? 0 : item.num_rows);

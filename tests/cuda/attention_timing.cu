@@ -19,7 +19,7 @@ constexpr double kBytesPerSecond = 4.2e12;  // what one H200 reads at most in pr
 constexpr int kHeadDim = 128;
 constexpr int kPageShift = 4;
 constexpr int kPageSize = 1 << kPageShift;
-constexpr int kReplays = 9;
+constexpr int kReplays = 31;
 
 struct TimingCase {
   const char* name;
