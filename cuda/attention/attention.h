@@ -36,7 +36,8 @@ cudaError_t launch_attention_plan(const AttentionPlanParams& params, cudaStream_
 /// O and LSE of a pass. `params` as in backend/params.h, all pointers on the device; rows at or past
 /// row_offsets[num_sequences] are left alone. `plan` must have been made in the same step, with the same config.
 /// @param workspace attention_workspace_bytes, 256-byte aligned, zeroed once; unused by kPlain.
-/// @returns cudaErrorInvalidValue for shapes or element types that the config does not cover,
+/// @returns cudaErrorInvalidValue for shapes or element types that the config does not cover, and for a scale <= 0
+///          where it is not kPlain,
 ///          cudaErrorMisalignedAddress where kMma or kHopper meet data or strides that are no multiple of 16 bytes.
 cudaError_t launch_attention(const AttentionParams& params, const AttentionConfig& config, const AttentionPlan& plan,
                              void* workspace, cudaStream_t stream);

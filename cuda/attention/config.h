@@ -29,7 +29,7 @@ enum class AttentionPath : std::uint8_t {
 struct AttentionConfig {
   AttentionPath path = AttentionPath::kPlain;
   int padded_dim = 0;  // head_dim rounded up to 64, 96, 128 or 256
-  int tile_rows = 0;   // packed rows a tile: 16, 32, 64 or 128 (32 where padded_dim is 256)
+  int tile_rows = 0;   // packed rows a tile: 16, 32, 64 or 128 (kHopper: 64 or 128; 32 where padded_dim is 256)
   int num_ctas = 0;
 };
 
@@ -38,9 +38,11 @@ struct AttentionChoice {
   int head_dim = 0;
   int packed_rows = 0;       // rows of a typical sequence x query heads of a K/V head; a hint, any value is right
   bool allow_hopper = true;  // false forces the path without Hopper instructions
+  int num_sequences = 0;     // a hint too; 0 = unknown
 };
 
 constexpr int kCountersPerCta = 3;      // parts of an item; parts of a group, two a CTA as partial_slot() counts
+constexpr int kFewSequences = 4;        // up to so many, single rows go to kHopper
 constexpr int kMaxCtas = 1024;          // 32 groups of 32 parts: what merging can take
 constexpr int kMaxHeadDim = 256;        // of the tile kernels
 constexpr int kMaxTileRowsPerSm = 128;  // tile_rows x CTAs on one SM: what bounds the workspace
@@ -62,10 +64,17 @@ constexpr AttentionConfig choose_attention(const AttentionChoice& choice, const 
   if (choice.dtype == DType::kFloat32 || padded == 0 || limits.compute_capability < 80) return config;
   config.padded_dim = padded;
   const int rows = choice.packed_rows;
-  config.tile_rows = padded == 256 ? 32 : rows <= 16 ? 16 : rows <= 32 ? 32 : rows <= 64 ? 64 : 128;
-  const bool hopper = choice.allow_hopper && limits.compute_capability == 90 && (padded == 64 || padded == 128) &&
-                      config.tile_rows >= 64;
-  config.path = hopper ? AttentionPath::kHopper : AttentionPath::kMma;
+  const bool hopper = choice.allow_hopper && limits.compute_capability == 90 && (padded == 64 || padded == 128);
+  // Single rows: few sequences leave every CTA one part of an item, and half as many parts to merge are faster; where
+  // a CTA has several pieces, two CTAs an SM cover for each other at their ends.
+  const bool few_pieces = choice.num_sequences > 0 && choice.num_sequences <= kFewSequences;
+  if (hopper && (rows > 16 || few_pieces)) {
+    config.path = AttentionPath::kHopper;
+    config.tile_rows = rows <= 64 ? 64 : 128;
+  } else {
+    config.path = AttentionPath::kMma;
+    config.tile_rows = padded == 256 ? 32 : rows <= 16 ? 16 : rows <= 32 ? 32 : rows <= 64 ? 64 : 128;
+  }
   config.num_ctas = limits.num_sms * tile_ctas_per_sm(config.path, config.tile_rows);
   return config;
 }

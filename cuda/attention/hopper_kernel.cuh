@@ -43,7 +43,6 @@ __device__ __forceinline__ void copy_pieces(const TileLaunch& launch, RingPlace<
   while (walk.next(piece)) {
     const Item item = make_item(launch, walk.plan, piece, Traits::kRows);
     loader.start(item, piece);
-    prefetch_query<Traits>(launch.params, item);
     while (loader.more()) {
       barrier_wait(place.empty_barrier(), place.round ^ 1);
       loader.copy_next(item, place.tile());
@@ -187,10 +186,10 @@ __global__ void __launch_bounds__(Traits::kCtaThreads, 1)
   }
   __syncthreads();
   if (threadIdx.x >= Traits::kThreads) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 88;\n");
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 72;\n");
     copy_pieces<Traits>(launch, place);
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 208;\n");
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 216;\n");
     attend_pieces<Traits>(launch, place, ring_memory + Traits::kRingBytes, &last_part_flag);
   }
 }

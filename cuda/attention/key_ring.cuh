@@ -25,8 +25,7 @@ class KeyLoader {
     num_tiles_ = (piece.end - piece.begin) * Traits::kTilesPerUnit;
     next_ = 0;
     head_base_ = static_cast<const T*>(kv_.base) + item.kv_head * kv_.head_stride;
-    even_ = look_up(item, 0);
-    odd_ = look_up(item, kTilesALookUp);
+    look_up(item, 0);
   }
 
   __device__ int num_tiles() const { return num_tiles_; }
@@ -38,14 +37,8 @@ class KeyLoader {
   __device__ void copy_next(const Item& item, std::uint32_t stage) {
     const int part = next_ % kTilesALookUp;
     if (part == 0) {
-      // Two variables by turns: a copy from one to the other would wait for its load.
-      if (next_ / kTilesALookUp % 2 == 0) {
-        address_ = key_address(item, even_);
-        even_ = look_up(item, next_ + 2 * kTilesALookUp);
-      } else {
-        address_ = key_address(item, odd_);
-        odd_ = look_up(item, next_ + 2 * kTilesALookUp);
-      }
+      address_ = key_address(item);
+      look_up(item, next_ + kTilesALookUp);
     }
     constexpr int kRounds = Traits::kLoadKeys * Traits::kChunks / kWarpSize;
 #pragma unroll
@@ -65,43 +58,28 @@ class KeyLoader {
   }
 
  private:
-  // Lanes look up keys of several tiles at once, and entries are used twice as many tiles later: where memory is busy
-  // an entry may take as long to come as keys do.
+  // Lanes look up keys of several tiles at once, and the entries are used that many tiles later: little waits for them.
   static constexpr int kTilesALookUp = kWarpSize / Traits::kLoadKeys;
 
-  struct LookUp {
-    int key = 0;  // num_keys or more where there is none
-    Slot entry = 0;
-  };
-
   /// Reads the list's entries for tile `tile` and those behind it that one look-up serves.
-  __device__ LookUp look_up(const Item& item, int tile) const {
-    LookUp result;
-    result.key = item.num_keys;
+  __device__ void look_up(const Item& item, int tile) {
     const int own_tile = tile + lane_ / Traits::kLoadKeys;
-    if (own_tile >= num_tiles_) return result;
-    result.key = tile_first_key<Traits>(item, first_unit_, own_tile) + first_in_tile_ + lane_ % Traits::kLoadKeys;
-    if (result.key >= item.num_keys) return result;
-    const Slot* entry = result.key >= item.list_length ? item.slots + (result.key - item.list_length)
-                        : item.pages                   ? item.entries + (result.key >> kv_.page_shift)
-                                                       : item.entries + result.key;
-    result.entry = load_with_neighbours(entry);
-    return result;
+    key_ = item.num_keys;
+    if (own_tile >= num_tiles_) return;
+    key_ = tile_first_key<Traits>(item, first_unit_, own_tile) + first_in_tile_ + lane_ % Traits::kLoadKeys;
+    if (key_ >= item.num_keys) return;
+    const Slot* entry = key_ >= item.list_length ? item.slots + (key_ - item.list_length)
+                        : item.pages             ? item.entries + (key_ >> kv_.page_shift)
+                                                 : item.entries + key_;
+    entry_ = __ldg(reinterpret_cast<const long long*>(entry));
   }
 
-  /// A read-only load that brings what lies next to it to L2: later look-ups will want it.
-  __device__ static Slot load_with_neighbours(const Slot* entry) {
-    long long value;
-    asm volatile("ld.global.nc.L2::256B.s64 %0, [%1];\n" : "=l"(value) : "l"(entry));
-    return value;
-  }
-
-  /// K of a key by its entry; null where there is none.
-  __device__ const T* key_address(const Item& item, const LookUp& own) const {
-    if (own.key >= item.num_keys) return nullptr;
-    const bool is_page = item.pages && own.key < item.list_length;
-    const Slot page = is_page ? own.entry : own.entry >> kv_.page_shift;
-    const int in_page = (is_page ? own.key : static_cast<int>(own.entry)) & ((1 << kv_.page_shift) - 1);
+  /// K of key_ by its entry; null where there is none.
+  __device__ const T* key_address(const Item& item) const {
+    if (key_ >= item.num_keys) return nullptr;
+    const bool is_page = item.pages && key_ < item.list_length;
+    const Slot page = is_page ? entry_ : entry_ >> kv_.page_shift;
+    const int in_page = (is_page ? key_ : static_cast<int>(entry_)) & ((1 << kv_.page_shift) - 1);
     return head_base_ + page * kv_.page_stride + in_page * kv_.slot_stride;
   }
 
@@ -114,7 +92,8 @@ class KeyLoader {
   int next_ = 0;  // next tile to request
   const T* head_base_ = nullptr;
   const T* address_ = nullptr;  // of this lane's key among the tiles being copied
-  LookUp even_, odd_;           // ahead of that, by turns
+  int key_ = 0;                 // the same for the look-up ahead
+  Slot entry_ = 0;
 };
 
 /// Every key group of warps has a ring of its own and meets at its own barrier; a group of one warp needs none.

@@ -17,20 +17,6 @@ __device__ const T* query_row(const AttentionParams& params, const Item& item, i
          static_cast<std::int64_t>(head) * params.kv.head_dim;
 }
 
-/// Asks L2 for the tile's query rows, long before the math needs them; by one warpgroup.
-template <typename Traits>
-__device__ void prefetch_query(const AttentionParams& params, const Item& item) {
-  constexpr int kLineElements = 64;
-  constexpr int kLines = Traits::kDim / kLineElements;
-  for (int index = static_cast<int>(threadIdx.x) % 128; index < Traits::kRows * kLines; index += 128) {
-    const auto* source = query_row<typename Traits::T>(params, item, index / kLines);
-    const int column = index % kLines * kLineElements;
-    if (source != nullptr && column < params.kv.head_dim) {
-      asm volatile("prefetch.global.L2 [%0];\n" ::"l"(source + column));
-    }
-  }
-}
-
 /// Query rows of the warp as A operands, straight from global memory; columns past head_dim are zero.
 template <typename Traits>
 __device__ void load_query_registers(const AttentionParams& params, const Item& item, int row_warp,

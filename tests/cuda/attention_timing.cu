@@ -294,7 +294,8 @@ bool time_case(const TimingCase& shape, const cuda::DeviceLimits& limits) {
   for (const bool hopper : {true, false}) {
     for (const int rows : {16, 32, 64, 128}) {
       // The choice itself, and its neighbours where they might be faster.
-      const cuda::AttentionConfig config = cuda::choose_attention({DType::kBFloat16, kHeadDim, rows, hopper}, limits);
+      const cuda::AttentionConfig config =
+          cuda::choose_attention({DType::kBFloat16, kHeadDim, rows, hopper}, limits);
       if ((config.path == cuda::AttentionPath::kHopper) != hopper || config.tile_rows != rows) continue;
       if (rows < packed && rows != 128 && !(rows == 64 && packed > 128)) continue;
       if (rows > 4 * packed && rows > 64) continue;

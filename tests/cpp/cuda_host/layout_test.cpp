@@ -103,7 +103,16 @@ TEST(AttentionConfig, ChoosesByRowsAndDevice) {
   EXPECT_EQ(one.path, AttentionPath::kMma);
   EXPECT_EQ(one.tile_rows, 16);
   EXPECT_EQ(one.num_ctas, 264);
-  EXPECT_EQ(choose_attention({DType::kBFloat16, 128, 56}, kH200).path, AttentionPath::kHopper);
+  EXPECT_EQ(
+      choose_attention({.dtype = DType::kBFloat16, .head_dim = 128, .packed_rows = 7, .num_sequences = 1}, kH200).path,
+      AttentionPath::kHopper);
+  EXPECT_EQ(
+      choose_attention({.dtype = DType::kBFloat16, .head_dim = 128, .packed_rows = 7, .num_sequences = 16}, kH200).path,
+      AttentionPath::kMma);
+  const AttentionConfig tree = choose_attention({DType::kBFloat16, 128, 32}, kH200);
+  EXPECT_EQ(tree.path, AttentionPath::kHopper);
+  EXPECT_EQ(tree.tile_rows, 64);
+  EXPECT_EQ(tree.num_ctas, 132);
   EXPECT_EQ(choose_attention({DType::kBFloat16, 128, 483}, kH200).tile_rows, 128);
   EXPECT_EQ(choose_attention({DType::kBFloat16, 128, 483}, kH200).num_ctas, 132);
   EXPECT_EQ(choose_attention({DType::kBFloat16, 128, 56, false}, kH200).path, AttentionPath::kMma);
