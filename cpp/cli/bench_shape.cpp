@@ -32,7 +32,6 @@ void print_heading(const EngineInfo& info, const ShapeBenchOptions& options) {
               format_bytes(static_cast<double>(info.kv_cache_bytes)).c_str());
   std::printf("plain greedy decoding, median of %d runs of %d steps; roofline: weights and K/V read once at %s/s\n",
               options.repetitions, options.steps, format_bytes(options.bytes_per_second).c_str());
-  std::printf("host gap: time of a step outside verify and accept, in which the device may idle\n");
 }
 
 void print_point(const ShapePoint& point, double rate) {
@@ -46,10 +45,13 @@ void print_point(const ShapePoint& point, double rate) {
               format_bytes(point.kv_bytes).c_str(), roofline, 100 * roofline / median);
   std::printf("  ms/step:");
   for (const auto& [name, milliseconds] : verbs(point.stats)) std::printf("  %s %.3f", name, milliseconds);
-  std::printf("; host gap %.1f us\n", 1e3 * point.host_gap_milliseconds());
-  std::printf("  passes replayed as graphs %lld, captured %lld, eager %lld\n",
-              static_cast<long long>(point.stats.graph_replays), static_cast<long long>(point.stats.graph_captures),
-              static_cast<long long>(point.stats.graph_eager_passes));
+  std::printf("\n");
+  if (point.stats.graph_replays == 0) return;  // on such a device the pass itself lies in the gap
+  std::printf(
+      "  host gap, accept to the next launch: at most %.1f us; passes replayed as graphs %lld, captured %lld, eager "
+      "%lld\n",
+      1e3 * point.host_gap_milliseconds(), static_cast<long long>(point.stats.graph_replays),
+      static_cast<long long>(point.stats.graph_captures), static_cast<long long>(point.stats.graph_eager_passes));
 }
 
 nlohmann::ordered_json point_json(const ShapePoint& point, double rate) {

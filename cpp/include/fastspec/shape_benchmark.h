@@ -33,8 +33,8 @@ struct ShapePoint {
   double median_milliseconds() const;
   /// Milliseconds that memory alone takes at `bytes_per_second`.
   double roofline_milliseconds(double bytes_per_second) const;
-  /// Milliseconds of a step in which the host neither issues the pass nor waits for tokens: the device may idle so
-  /// long.
+  /// Milliseconds of a step outside accept, which waits for the device: what the host takes from one step's tokens to
+  /// the launch of the next pass. A device that replays passes idles no longer than that.
   double host_gap_milliseconds() const;
 };
 

@@ -1,0 +1,64 @@
+// Benchmarks of a shape: what is decoded, what is counted, what is refused.
+#include <fastspec/shape_benchmark.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "support/expect_error.h"
+#include "support/temporary_directory.h"
+
+namespace fastspec::test {
+namespace {
+
+constexpr const char* kShape = R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 100,
+  "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+  "num_key_value_heads": 2, "head_dim": 8, "rms_norm_eps": 1e-5, "max_position_embeddings": 256, "hidden_act": "silu",
+  "rope_theta": 10000.0, "tie_word_embeddings": false, "torch_dtype": "float32"})";
+
+class ShapeBenchmarkTest : public ::testing::Test {
+ protected:
+  ShapeBenchmarkTest() {
+    std::ofstream(directory_.path() / "config.json") << kShape;
+    config_.shape = (directory_.path() / "config.json").string();
+    config_.dtype = DType::kFloat32;
+    config_.max_batch = 3;
+    config_.max_length = 100;
+    config_.max_num_slots = 300;
+  }
+
+  TemporaryDirectory directory_;
+  ShapeBenchmarkConfig config_;
+};
+
+TEST_F(ShapeBenchmarkTest, DecodesAtTheContextThatWasAsked) {
+  ShapeBenchmark benchmark(config_);
+  for (const int batch : {3, 1}) {  // the first point leaves nothing behind
+    const ShapePoint point = benchmark.measure(batch, 60, 4, 3);
+    EXPECT_EQ(point.batch, batch);
+    EXPECT_EQ(point.context, 60 + ShapeBenchmark::kWarmUpSteps);
+    ASSERT_EQ(point.milliseconds.size(), 3u);
+    EXPECT_GT(point.median_milliseconds(), 0);
+    EXPECT_EQ(point.stats.steps, 12);
+    EXPECT_EQ(point.stats.rows, 12 * batch);  // no prompt is computed
+    EXPECT_EQ(point.stats.prompt_rows, 0);
+    EXPECT_EQ(point.stats.generated_tokens, 12 * batch);
+    const double token_bytes = 2 * 2 * 2 * 8 * 4;
+    EXPECT_DOUBLE_EQ(point.kv_bytes, batch * (65 + 5.5) * token_bytes);
+    EXPECT_DOUBLE_EQ(point.weight_bytes, static_cast<double>(benchmark.info().weight_bytes) - 100 * 32 * 4);
+    EXPECT_DOUBLE_EQ(point.roofline_milliseconds(1e9), (point.kv_bytes + point.weight_bytes) / 1e6);
+  }
+}
+
+TEST_F(ShapeBenchmarkTest, RefusesPointsBeyondItsMemory) {
+  ShapeBenchmark benchmark(config_);
+  expect_error(ErrorCode::kInvalidArgument, {"context 90", "100 tokens"}, [&] { benchmark.measure(1, 90, 4, 3); });
+  expect_error(ErrorCode::kOutOfMemory, {"of 3 sequences"}, [&] { benchmark.measure(4, 60, 4, 3); });
+}
+
+TEST_F(ShapeBenchmarkTest, RefusesUnknownShapes) {
+  config_.shape = "qwen9";
+  expect_error(ErrorCode::kNotFound, {"qwen9", "qwen2.5-7b"}, [&] { ShapeBenchmark benchmark(config_); });
+}
+
+}  // namespace
+}  // namespace fastspec::test
