@@ -68,6 +68,8 @@ StepRunner::InFlight StepRunner::launch(StepPlan plan) {
   KvReservation reservation = kv_.reserve(plan);
   InFlight step{
       .plan = std::move(plan), .reservation = std::move(reservation), .sequences = {}, .trees = {}, .logits = {}};
+  step.sequences.reserve(step.plan.sequences.size());
+  step.trees.reserve(step.plan.sequences.size());
   for (const SequencePlan& planned : step.plan.sequences) {
     Sequence& sequence = scheduler_.running(planned.seq);
     step.sequences.push_back(&sequence);
@@ -138,6 +140,7 @@ void StepRunner::budget(InFlight& step) {
 void StepRunner::verify(InFlight& step) {
   Stopwatch watch(stats_.verify_seconds);
   std::vector<std::span<const TokenId>> tokens;
+  tokens.reserve(step.sequences.size());
   for (const Sequence* sequence : step.sequences) tokens.emplace_back(sequence->tokens());
   build_batch(step.plan, tokens, step.trees, step.reservation, batch_);
   step.num_rows = batch_.num_rows();
@@ -194,6 +197,8 @@ std::vector<Acceptance> StepRunner::accept(const InFlight& step) {
   Stopwatch watch(stats_.accept_seconds);
   std::vector<AcceptRequest> requests;
   std::vector<std::size_t> planned_index;
+  requests.reserve(step.sequences.size());
+  planned_index.reserve(step.sequences.size());
   for (std::size_t i = 0; i < step.sequences.size(); ++i) {
     if (!step.plan.sequences[i].samples) continue;
     const SamplingParams& sampling = step.sequences[i]->request().sampling;
@@ -289,6 +294,7 @@ void StepRunner::count(const InFlight& step, const std::vector<Acceptance>& acce
     stats_.verified_tokens += tree.num_drafted();
     stats.accepted_tokens += num_accepted;
     stats_.accepted_tokens += num_accepted;
+    if (tree.num_drafted() == 0) continue;
     const std::vector<int> depths = tree.depths();
     const std::size_t depth = *std::max_element(depths.begin(), depths.end());
     if (stats_.offered_by_position.size() < depth) {
@@ -305,6 +311,7 @@ StepReport StepRunner::emit(const InFlight& step, const std::vector<Acceptance>&
   StepReport report;
   report.num_sequences = static_cast<int>(step.sequences.size());
   report.num_rows = step.num_rows;
+  report.outputs.reserve(acceptances.size());
   for (std::size_t i = 0; i < acceptances.size(); ++i) {
     Sequence& sequence = *step.sequences[i];
     const FinishReason reason = acceptances[i].finish;

@@ -19,6 +19,7 @@ Acceptance to_acceptance(const AcceptRequest& request, const AcceptResult& resul
     return acceptance;
   }
   acceptance.path.assign(result.path, result.path + result.num_accepted);
+  acceptance.tokens.reserve(static_cast<std::size_t>(result.num_accepted) + 1);
   for (int i = 0; i <= result.num_accepted; ++i) {
     CommittedToken token{result.sampled[i].token, result.sampled[i].logprob, result.sampled[i].margin, {}};
     for (int rank = 0; rank < request.num_top_logprobs; ++rank) {
@@ -51,6 +52,8 @@ std::vector<Acceptance> accept_trees(Ops& ops, const Matrix& logits, std::span<c
 
   std::vector<AcceptTree> trees;
   std::vector<AcceptResult> results;
+  trees.reserve(requests.size());
+  results.reserve(requests.size());
   std::size_t first_top = 0;
   for (const AcceptRequest& request : requests) {
     const std::size_t first = parents.size();
@@ -75,6 +78,7 @@ std::vector<Acceptance> accept_trees(Ops& ops, const Matrix& logits, std::span<c
               .num_trees = static_cast<int>(trees.size())});
 
   std::vector<Acceptance> acceptances;
+  acceptances.reserve(requests.size());
   for (std::size_t i = 0; i < requests.size(); ++i) acceptances.push_back(to_acceptance(requests[i], results[i]));
   return acceptances;
 }

@@ -11,6 +11,7 @@ namespace {
 
 void add_drafted_rows(const TokenTree& tree, int root_position, int sequence, const KvReservation& reservation,
                       RowBatch& batch) {
+  if (tree.num_drafted() == 0) return;
   const std::vector<int> depths = tree.depths();
   for (int node = 1; node < tree.num_nodes(); ++node) {
     batch.logit_rows.push_back(batch.num_rows());
