@@ -90,8 +90,8 @@ def layer_fault(root: Path, name: str, bracket: str, where: str) -> str | None:
     if where.startswith("python/bindings/"):
         return None if (root / "python/bindings" / name).is_file() else f'"{name}": bindings see <fastspec/...> only'
     if where.startswith("cuda/"):
-        known = name == "backend/params.h" or (root / "cuda" / name).is_file()
-        return None if known else f'"{name}": cuda/ sees backend/params.h and its own headers only'
+        known = name in ("backend/params.h", "backend/noise.h") or (root / "cuda" / name).is_file()
+        return None if known else f'"{name}": cuda/ sees backend/params.h, backend/noise.h and its own headers only'
     folder, target = where.split("/")[1], name.split("/")[0]
     if folder not in ALLOWED:
         return f"cpp/{folder}: not a folder of the architecture"

@@ -67,7 +67,7 @@ void EngineConfig::validate() const {
   constexpr std::int64_t kMany = std::numeric_limits<int>::max();
   if (model.empty()) fail(ErrorCode::kInvalidArgument, "model is empty: name a model directory");
   if (device != "cpu" && device != "cpu:reference" && !device.starts_with("cuda")) {
-    fail(ErrorCode::kInvalidArgument, "device is \"", device, "\", expected cpu or cpu:reference");
+    fail(ErrorCode::kInvalidArgument, "device is \"", device, "\", expected cpu, cpu:reference or cuda:N");
   }
   check_range("max_model_len", max_model_len, 0, 1 << 24);
   check_range("max_num_seqs", max_num_seqs, 1, 4096);

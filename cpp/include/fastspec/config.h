@@ -30,7 +30,7 @@ struct SpeculationConfig {
 
 struct EngineConfig {
   std::string model;                // a Hugging Face directory
-  std::string device = "cpu";       // "cpu", "cpu:reference"
+  std::string device = "cpu";       // "cpu", "cpu:reference", "cuda:N"
   std::optional<DType> dtype;       // of weights and K/V; unset = the checkpoint's
   int max_model_len = 0;            // tokens of one sequence; 0 = the model's limit
   int max_num_seqs = 16;            // sequences in one pass

@@ -1,0 +1,89 @@
+// See attention.h.
+#include "backend/cuda/attention.h"
+
+#include "attention/attention.h"
+#include "backend/cuda/cuda_error.h"
+
+namespace fastspec::cuda {
+namespace {
+
+bool is_aligned(const Matrix& matrix) {
+  return reinterpret_cast<std::uintptr_t>(matrix.data) % 16 == 0 &&
+         matrix.stride * static_cast<std::int64_t>(size_of(matrix.dtype)) % 16 == 0;
+}
+
+}  // namespace
+
+Attention::Attention(std::shared_ptr<CudaContext> context) : context_(std::move(context)) {
+  const auto attribute = [&](cudaDeviceAttr which) {
+    int value = 0;
+    check_cuda(cudaDeviceGetAttribute(&value, which, context_->ordinal()), "cudaDeviceGetAttribute of shared memory");
+    return value;
+  };
+  limits_ = {.num_sms = context_->num_multiprocessors(),
+             .shared_per_block = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin),
+             .shared_per_sm = attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor),
+             .compute_capability = context_->architecture()};
+}
+
+AttentionConfig Attention::choose(const AttentionParams& params) const {
+  if (!is_aligned(params.query) || !is_aligned(params.output)) return {};  // the plain kernel takes any
+  const int rows_each = (params.query.rows + params.num_sequences - 1) / params.num_sequences;
+  return choose_attention({.dtype = params.kv.dtype,
+                           .head_dim = params.kv.head_dim,
+                           .packed_rows = rows_each * (params.num_heads / params.kv.num_kv_heads)},
+                          limits_);
+}
+
+void Attention::grow_workspace(int head_dim) {
+  const std::size_t bytes = attention_workspace_bytes(limits_.num_sms, head_dim);
+  if (bytes <= workspace_.bytes()) return;
+  workspace_ = context_->allocate(bytes, "workspace of attention");
+  check_cuda(cudaMemsetAsync(workspace_.data(), 0, bytes, context_->stream()), "cudaMemsetAsync of ", bytes, " bytes");
+}
+
+const AttentionPlan& Attention::plan_for(const AttentionParams& params, const AttentionConfig& config) {
+  if (uploads_ != context_->num_uploads()) num_valid_plans_ = 0;
+  uploads_ = context_->num_uploads();
+  const PlanKey key{params.num_sequences, params.num_heads, params.kv.num_kv_heads, params.row_offsets, params.lists,
+                    params.masks,         params.positions, params.window,          params.sinks,       config.path,
+                    config.padded_dim,    config.tile_rows, config.num_ctas};
+  for (std::size_t i = 0; i < num_valid_plans_; ++i) {
+    if (plans_[i].key == key) return plans_[i].plan;
+  }
+  if (num_valid_plans_ == plans_.size()) plans_.emplace_back();
+  Plan& plan = plans_[num_valid_plans_];
+  const std::size_t bytes = attention_plan_bytes(limits_.num_sms, params.num_sequences);
+  if (bytes > plan.memory.bytes()) plan.memory = context_->allocate(2 * bytes, "plan of attention");
+  plan.plan = attention_plan_at(plan.memory.data(), params.num_sequences);
+  plan.key = key;
+  check_cuda(launch_attention_plan({.num_sequences = params.num_sequences,
+                                    .num_heads = params.num_heads,
+                                    .num_kv_heads = params.kv.num_kv_heads,
+                                    .row_offsets = params.row_offsets,
+                                    .lists = params.lists,
+                                    .masks = params.masks,
+                                    .positions = params.positions,
+                                    .window = params.window,
+                                    .sinks = params.sinks,
+                                    .config = config,
+                                    .plan = plan.plan},
+                                   context_->stream()),
+             "launch of the attention plan");
+  ++num_valid_plans_;
+  return plan.plan;
+}
+
+void Attention::run(const AttentionParams& params) {
+  if (params.query.rows == 0) return;
+  const AttentionConfig config = choose(params);
+  AttentionPlan plan;
+  if (config.path != AttentionPath::kPlain) {
+    grow_workspace(params.kv.head_dim);
+    plan = plan_for(params, config);
+  }
+  check_cuda(launch_attention(params, config, plan, workspace_.data(), context_->stream()),
+             "launch of attention: ", params.query.rows, " rows, head_dim ", params.kv.head_dim);
+}
+
+}  // namespace fastspec::cuda

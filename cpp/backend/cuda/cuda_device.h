@@ -1,0 +1,32 @@
+// Memory of one GPU as a Device. Allocates and copies; computes nothing.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "backend/cuda/cuda_context.h"
+#include "backend/device.h"
+
+namespace fastspec::cuda {
+
+class CudaDevice final : public Device {
+ public:
+  explicit CudaDevice(std::shared_ptr<CudaContext> context) : context_(std::move(context)) {}
+
+  std::string name() const override { return "cuda:" + std::to_string(context_->ordinal()); }
+  Buffer allocate(std::size_t bytes, const char* what) override { return context_->allocate(bytes, what); }
+  Buffer allocate_host(std::size_t bytes, const char* what) override { return context_->allocate_pinned(bytes, what); }
+  /// Asynchronous; `source` may change as soon as this returns.
+  void copy_to_device(void* destination, const void* source, std::size_t bytes) override {
+    context_->upload(destination, source, bytes);
+  }
+  /// Waits for everything enqueued before.
+  void copy_to_host(void* destination, const void* source, std::size_t bytes) override;
+  std::size_t available_bytes() const override { return context_->available_bytes(); }
+
+ private:
+  std::shared_ptr<CudaContext> context_;
+};
+
+}  // namespace fastspec::cuda

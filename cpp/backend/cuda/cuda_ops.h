@@ -1,0 +1,44 @@
+// The operations on one GPU: checks arguments, then launches kernels of cuda/ and cuBLASLt on the context's stream.
+// Activations, weights and K/V have one element type.
+#pragma once
+
+#include <memory>
+
+#include "backend/cuda/attention.h"
+#include "backend/cuda/cuda_context.h"
+#include "backend/cuda/linear.h"
+#include "backend/cuda/sampler.h"
+#include "backend/ops.h"
+
+namespace fastspec::cuda {
+
+class CudaOps final : public Ops {
+ public:
+  CudaOps(std::shared_ptr<CudaContext> context, DType dtype);
+
+  void embed(const EmbeddingParams& params) override;
+  void rms_norm(const RmsNormParams& params) override;
+  void linear(const LinearParams& params) override;
+  void rope_store(const RopeStoreParams& params) override;
+  void attention(const AttentionParams& params) override;
+  void merge(const MergeParams& params) override;
+  void silu_mul(const SiluMulParams& params) override;
+  void copy_slots(const CopySlotsParams& params) override;
+  void accept(const AcceptParams& params) override { sampler_.accept(params); }
+  void propose(const ProposeParams& params) override { sampler_.propose(params); }
+  DType activation_dtype() const override { return dtype_; }
+
+  /// Searches the algorithm for a linear layer of these shapes by time; see Linear::tune.
+  double tune(const LinearParams& params);
+  const CudaContext& context() const { return *context_; }
+
+ private:
+  std::shared_ptr<CudaContext> context_;
+  DType dtype_;
+  Linear linear_;
+  Attention attention_;
+  Sampler sampler_;
+  Buffer copy_arguments_;  // views and moves of copy_slots
+};
+
+}  // namespace fastspec::cuda

@@ -1,0 +1,54 @@
+// Accept and propose on the GPU: packs the call, runs the kernels of cuda/sampling over slices that fit a bounded
+// workspace, and waits once.
+#pragma once
+
+#include <memory>
+
+#include "backend/cuda/cuda_context.h"
+#include "backend/cuda/pinned_pack.h"
+#include "backend/cuda/sampling_arguments.h"
+#include "backend/params.h"
+
+namespace fastspec::cuda {
+
+class Sampler {
+ public:
+  explicit Sampler(std::shared_ptr<CudaContext> context);
+
+  /// Results are there when these return. @throws Error(kInternal) for malformed trees and tokens outside the
+  /// vocabulary, Error(kUnsupported) beyond the sizes of sampling.h.
+  void accept(const AcceptParams& params);
+  void propose(const ProposeParams& params);
+
+ private:
+  /// Slices, uploads and lays out what arguments_ holds. @param list_length best tokens a chunk must list.
+  SamplingBatch prepare(const Matrix& logits, int list_length);
+  void upload_arguments(SamplingBatch& batch);
+  void place_workspace(SamplingBatch& batch);
+  void place_filter_memory(SamplingBatch& batch);
+  /// Draws or lists up to launch_scores for one slice.
+  void run_slice(SamplingBatch& batch, const TaskSlice& slice) const;
+  WalkParams make_walk(const SamplingBatch& batch);
+  void find_top_logprobs(SamplingBatch batch, const WalkParams& walk) const;
+  void copy_results(const AcceptParams& params, const WalkParams& walk) const;
+
+  std::shared_ptr<CudaContext> context_;
+  SamplingArguments arguments_;
+  PinnedPack pack_;
+  Buffer workspace_;      // partial results of a call
+  Buffer filter_memory_;  // histograms and counters, zero between calls
+  int filter_capacity_ = 0;
+  Buffer results_;  // pinned, written by the kernels
+
+  // Device addresses of arguments_' arrays, and of what a call's kernels share beside the batch.
+  const int* adjusted_tasks_ = nullptr;
+  const int* filtered_tasks_ = nullptr;
+  const DeviceTree* trees_ = nullptr;
+  const TokenId* node_tokens_ = nullptr;
+  const std::int32_t* node_parents_ = nullptr;
+  const std::int32_t* top_nodes_ = nullptr;
+  const std::int32_t* top_node_trees_ = nullptr;
+  int* depths_ = nullptr;
+};
+
+}  // namespace fastspec::cuda

@@ -1,0 +1,6 @@
+// Tile kernels for bf16 and heads padded to 256.
+#include "attention/tile_instances.cuh"
+
+namespace fastspec::cuda {
+template cudaError_t launch_tiles<Bf16, 256>(const AttentionConfig&, const TileLaunch&, cudaStream_t);
+}

@@ -1,0 +1,18 @@
+// The groups of cases that ops_check runs.
+#pragma once
+
+#include "cuda/ops_gpu.h"
+#include "cuda/ops_report.h"
+
+namespace fastspec::gpu_check {
+
+/// Embedding, norms, linear, SiLU, merge.
+void check_layers(Sides& sides, Report& report);
+/// RoPE with K/V writes, attention, slot copies.
+void check_kv_operations(Sides& sides, Report& report);
+/// Accept and propose, on a float32 backend.
+void check_sampling(Sides& sides, Report& report);
+/// Whole engines of the tiny model against the reference.
+void check_engines(const std::string& device, Report& report);
+
+}  // namespace fastspec::gpu_check
