@@ -402,6 +402,8 @@ def _one_each(params: SamplingParams | Sequence[SamplingParams] | None, count: i
         params = SamplingParams()
     if isinstance(params, SamplingParams):
         return [params] * count
+    if not isinstance(params, Sequence):
+        raise TypeError(f"sampling_params: expected SamplingParams or a list of them, got {params!r}")
     if len(params) != count:
         raise InvalidArgumentError(
             f"sampling_params: {len(params)} of them for {count} prompts; give one, or one for each"

@@ -228,6 +228,12 @@ def test_prompts_of_a_wrong_type(llm: LLM, prompt: Any) -> None:
         llm.generate(prompt, SHORT, progress=False)
 
 
+@pytest.mark.parametrize("params", [5, {"temperature": 0}, ["hot"]])
+def test_sampling_params_of_a_wrong_type(llm: LLM, params: Any) -> None:
+    with pytest.raises(TypeError, match="expected SamplingParams"):
+        llm.generate("x", params, progress=False)
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
