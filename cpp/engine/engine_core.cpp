@@ -190,7 +190,7 @@ std::shared_ptr<RequestState> EngineCore::make_request_state(const Request& requ
       fail(ErrorCode::kInvalidArgument, "speculation.max_draft_tokens is ", state->max_drafted,
            ", this engine drafts 0 to ", limit);
     }
-  } else if (request.speculation.max_draft_tokens.value_or(0) > 0) {
+  } else if (request.speculation.max_draft_tokens.value_or(0) != 0) {
     fail(ErrorCode::kInvalidArgument, "speculation.max_draft_tokens is ", *request.speculation.max_draft_tokens,
          ", but speculation is off ",
          parts_.drafter == nullptr ? "in this engine: it has no drafter" : "in this request");
