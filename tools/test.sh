@@ -65,5 +65,11 @@ step "demo model" test -f "$model/model.safetensors"
 step "ctest, optimised" ctest --test-dir "$release" --output-on-failure
 step "package" consumer
 step "pytest" python -m pytest -q
+"$PWD"/tools/compile_kernels.sh > build/kernels.log 2>&1
+case $? in
+  0) step "GPU kernels compile" tail -n 1 build/kernels.log ;;
+  77) echo "GPU kernels: not compiled, there is no nvcc" ;;
+  *) step "GPU kernels compile" bash -c 'tail -n 40 build/kernels.log; false' ;;
+esac
 step "build with sanitizers" build_sanitizers && step "ctest, sanitizers" ctest --preset cpu-debug
 summary

@@ -1,6 +1,7 @@
 // fastspec-cli bench: plain decoding beside speculation, on one engine, in one run.
 #include <algorithm>
-#include <cstdio>
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 
@@ -9,6 +10,7 @@
 #include "cli/bench_report.h"
 #include "cli/bench_shape.h"
 #include "cli/command.h"
+#include "cli/files.h"
 #include "cli/options.h"
 #include "cli/output_json.h"
 
@@ -39,13 +41,17 @@ void check_positive(const char* name, int value) {
 EngineConfig fitting_config(const BenchOptions& options) {
   EngineConfig config = options.engine.config();
   const int batch = *std::max_element(options.batches.begin(), options.batches.end());
-  const int length = *std::max_element(options.contexts.begin(), options.contexts.end()) + options.max_tokens;
+  const std::int64_t length =
+      std::int64_t{*std::max_element(options.contexts.begin(), options.contexts.end())} + options.max_tokens;
+  if (length > std::numeric_limits<int>::max()) {
+    throw Error(ErrorCode::kInvalidArgument, "--context and --max-tokens: " + std::to_string(length) + " are too many");
+  }
   if (!options.engine.has_max_num_seqs()) config.max_num_seqs = batch;
   if (config.max_num_seqs < batch) {
     throw Error(ErrorCode::kInvalidArgument, "--max-num-seqs " + std::to_string(config.max_num_seqs) +
                                                  " cannot run --batch " + std::to_string(batch));
   }
-  if (config.max_model_len == 0) config.max_model_len = length;
+  if (config.max_model_len == 0) config.max_model_len = static_cast<int>(length);
   return config;
 }
 
@@ -96,7 +102,7 @@ int bench(BenchOptions options) {
                                    {"prompts", source},
                                    {"cases", nlohmann::ordered_json::array()}};
   if (!options.json) {
-    std::printf("%s", bench_heading(machine, info, source, options.max_tokens, options.repetitions).c_str());
+    write_output(bench_heading(machine, info, source, options.max_tokens, options.repetitions));
   }
   const bool speculates = config.speculation.enabled();
   for (const int batch : options.batches) {
@@ -111,11 +117,10 @@ int bench(BenchOptions options) {
       }
       const BenchCase result = {batch, context, &median(plain), speculates ? &median(speculative) : nullptr};
       report["cases"].push_back(bench_json(result, machine, info));
-      if (!options.json) std::printf("%s", bench_lines(result, machine, info).c_str());
-      std::fflush(stdout);
+      if (!options.json) write_output(bench_lines(result, machine, info));
     }
   }
-  if (options.json) std::printf("%s\n", dump(report).c_str());
+  if (options.json) write_output(dump(report) + "\n");
   return 0;
 }
 
@@ -124,19 +129,17 @@ int bench(BenchOptions options) {
 Command add_bench(CLI::App& program) {
   CLI::App* app = program.add_subcommand("bench", "Measure plain decoding beside speculation");
   auto options = std::make_shared<BenchOptions>();
-  app->add_option("--batch", options->batches, "Sequences at once; several: 1,8")
-      ->delimiter(',')
-      ->capture_default_str();
+  add_integers(*app, "--batch", options->batches, "Sequences at once; several: 1,8");
   app->add_option("--context", options->context_texts, "Tokens of each prompt; several: 128,1K")
       ->delimiter(',')
       ->capture_default_str();
-  app->add_option("--max-tokens", options->max_tokens, "Tokens generated for each prompt")->capture_default_str();
-  app->add_option("--repeat", options->repetitions, "Runs of each case; the median counts")->capture_default_str();
+  add_number(*app, "--max-tokens", options->max_tokens, "Tokens generated for each prompt")->capture_default_str();
+  add_number(*app, "--repeat", options->repetitions, "Runs of each case; the median counts")->capture_default_str();
   app->add_option("--prompt-file", options->prompt_file, "Text of the copying task; -: standard input");
   app->add_option(
       "--shape", options->shape,
       "Instead of --model: decode with random weights of qwen2.5-7b, llama-3.1-8b, qwen3-8b or a config.json");
-  app->add_option("--steps", options->steps, "With --shape: steps of each run")->capture_default_str();
+  add_number(*app, "--steps", options->steps, "With --shape: steps of each run")->capture_default_str();
   app->add_option("--rate", options->rate, "With --shape: TB/s of the roofline; 0: the host's measured read rate")
       ->capture_default_str();
   app->add_flag("--json", options->json, "Print one object");

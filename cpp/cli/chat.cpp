@@ -1,6 +1,7 @@
 // fastspec-cli chat: a conversation in the terminal, in the model's own template.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
@@ -9,7 +10,10 @@
 
 #include "cli/chat_template.h"
 #include "cli/command.h"
+#include "cli/files.h"
+#include "cli/json_reader.h"
 #include "cli/options.h"
+#include "cli/report.h"
 #include "cli/session.h"
 
 namespace fastspec::cli {
@@ -46,6 +50,7 @@ class Conversation {
     if (system_) messages_.push_back(message("system", *system_));
   }
   void add(const char* role, const std::string& content) { messages_.push_back(message(role, content)); }
+  void drop_last() { messages_.erase(messages_.size() - 1); }
   const Json& messages() const { return messages_; }
 
  private:
@@ -54,35 +59,27 @@ class Conversation {
 };
 
 int show_prompt(const ChatTemplate& chat_template, const std::string& file) {
-  Json messages;
-  try {
-    messages = Json::parse(read_text(file));
-  } catch (const Json::exception& error) {
-    throw Error(ErrorCode::kInvalidArgument, "--show-prompt " + file + ": " + error.what());
-  }
+  const Json messages = parse_json<Json>(read_text(file), "--show-prompt " + file);
   if (!messages.is_array() || messages.empty()) {
     throw Error(ErrorCode::kInvalidArgument, "--show-prompt " + file + ": expected an array of messages");
   }
-  const std::string prompt = chat_template.render(messages);
-  std::fwrite(prompt.data(), 1, prompt.size(), stdout);
+  write_output(chat_template.render(messages));
   return 0;
 }
 
-/// Streams one answer; returns its text. Ctrl-C keeps what is there.
+/// Streams one answer; returns its text. Ctrl-C keeps what is there. @throws Error(kInvalidArgument) for a prompt that
+/// the engine refuses or cannot finish.
 std::string answer(Engine& engine, const std::string& prompt, const SamplingParams& params, bool stats) {
   Request request;
   // The template wrote the special tokens itself.
   request.add_special_tokens = false;
   request.prompt = prompt;
   request.sampling = params;
-  const std::vector<Output> outputs = run_requests(engine, {request}, [](const Output& delta) {
-    std::fwrite(delta.text.data(), 1, delta.text.size(), stdout);
-    std::fflush(stdout);
-  });
-  std::printf("\n");
-  std::fflush(stdout);
+  const std::vector<Output> outputs =
+      run_requests(engine, {request}, [](const Output& delta) { write_output(delta.text); });
+  write_output("\n");
   const Output& output = outputs.front();
-  if (output.finish_reason == FinishReason::kError) throw Error(ErrorCode::kInternal, output.error);
+  if (output.finish_reason == FinishReason::kError) throw Error(ErrorCode::kInvalidArgument, output.error);
   if (take_interrupt()) std::fprintf(stderr, "[stopped]\n");
   if (stats) {
     std::fprintf(stderr, "[%d tokens, %.1f tokens/s, acceptance length %.2f]\n", output.stats.completion_tokens,
@@ -90,6 +87,22 @@ std::string answer(Engine& engine, const std::string& prompt, const SamplingPara
                  output.stats.acceptance_length());
   }
   return output.text;
+}
+
+/// Adds a question and its answer. What is refused leaves the conversation as it was: false.
+bool take_turn(Engine& engine, const ChatTemplate& chat_template, const ChatOptions& options,
+               const SamplingParams& params, const std::string& question, Conversation& conversation) {
+  conversation.add("user", question);
+  try {
+    const std::string prompt = chat_template.render(conversation.messages());
+    conversation.add("assistant", answer(engine, prompt, params, options.stats));
+    return true;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kInvalidArgument && error.code() != ErrorCode::kUnsupported) throw;
+    report(error.what() + std::string("; the message is dropped, /reset forgets those before"), kBadInput);
+    conversation.drop_last();
+    return false;
+  }
 }
 
 int chat(const ChatOptions& options) {
@@ -114,17 +127,16 @@ int chat(const ChatOptions& options) {
   }
   Conversation conversation(options.system);
   std::string line;
+  int result = 0;
   while (true) {
-    if (terminal) std::printf("> ");
-    std::fflush(stdout);
-    if (interrupted() || !std::getline(std::cin, line)) return take_interrupt() ? kInterrupted : 0;
-    if (line == "/exit") return 0;
+    if (terminal) write_output("> ");
+    if (interrupted() || !std::getline(std::cin, line)) return take_interrupt() ? kInterrupted : result;
+    if (line == "/exit") return result;
     if (line == "/reset") {
       conversation.reset();
     } else if (!line.empty()) {
-      conversation.add("user", line);
-      const std::string prompt = chat_template.render(conversation.messages());
-      conversation.add("assistant", answer(*engine, prompt, params, options.stats));
+      // A script sees in the exit code that a question went without answer.
+      if (!take_turn(*engine, chat_template, options, params, line, conversation)) result = kBadInput;
     }
   }
 }

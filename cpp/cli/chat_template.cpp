@@ -3,23 +3,35 @@
 
 #include <fastspec/error.h>
 
-#include "cli/options.h"
+#include <optional>
+#include <system_error>
+
+#include "cli/command.h"
+#include "cli/files.h"
+#include "cli/json_reader.h"
 
 namespace fastspec::cli {
 namespace {
 
-using jinja::Json;
+using Json = nlohmann::json;
 namespace fs = std::filesystem;
+
+/// The text of a file; nothing when it is not there.
+std::optional<std::string> read_if_there(const fs::path& file) {
+  std::error_code error;
+  const fs::file_status status = fs::status(file, error);
+  if (status.type() == fs::file_type::not_found) return std::nullopt;
+  if (error) throw Error(ErrorCode::kNotFound, file.string() + ": " + error.message());
+  // Reading a pipe or a device would wait or not end.
+  if (!fs::is_regular_file(status)) throw Error(ErrorCode::kInvalidFile, file.string() + ": is no regular file");
+  return read_text(file.string());
+}
 
 /// An object; an empty one for a file that is not there.
 Json read_object(const fs::path& file) {
-  if (!fs::is_regular_file(file)) return Json::object();
-  Json value;
-  try {
-    value = Json::parse(read_text(file.string()));
-  } catch (const Json::exception& error) {
-    throw Error(ErrorCode::kInvalidFile, file.string() + ": " + error.what());
-  }
+  const std::optional<std::string> text = read_if_there(file);
+  if (!text) return Json::object();
+  Json value = parse_json<Json>(*text, file.string());
   if (!value.is_object()) throw Error(ErrorCode::kInvalidFile, file.string() + ": expected a JSON object");
   return value;
 }
@@ -35,8 +47,7 @@ Json template_in(const Json& config) {
 }
 
 std::string find_source(const fs::path& directory, const Json& config) {
-  const fs::path file = directory / "chat_template.jinja";
-  if (fs::is_regular_file(file)) return read_text(file.string());
+  if (const std::optional<std::string> text = read_if_there(directory / "chat_template.jinja")) return *text;
   Json found = template_in(config);
   if (found.is_null()) found = template_in(read_object(directory / "chat_template.json"));
   if (found.is_null()) {
@@ -50,14 +61,15 @@ std::string find_source(const fs::path& directory, const Json& config) {
   return found.get<std::string>();
 }
 
-Json find_special_tokens(const fs::path& directory, const Json& config) {
-  Json tokens = Json::object();
-  for (const Json& source : {read_object(directory / "special_tokens_map.json"), config}) {
+jinja::Json find_special_tokens(const fs::path& directory, const Json& config) {
+  jinja::Json tokens = jinja::Json::object();
+  const Json map = read_object(directory / "special_tokens_map.json");
+  for (const Json* source : {&map, &config}) {
     for (const char* name :
          {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}) {
-      Json value = source.value(name, Json());
+      Json value = source->value(name, Json());
       if (value.is_object()) value = value.value("content", Json());
-      if (value.is_string()) tokens[name] = value;
+      if (value.is_string()) tokens[name] = value.get<std::string>();
     }
   }
   return tokens;
@@ -83,14 +95,16 @@ ChatTemplate ChatTemplate::load(const fs::path& directory) {
   }
 }
 
-std::string ChatTemplate::render(const Json& messages) const {
-  Json variables = special_tokens_;
+std::string ChatTemplate::render(const jinja::Json& messages) const {
+  jinja::Json variables = special_tokens_;
   variables["messages"] = messages;
   variables["add_generation_prompt"] = true;
   variables["tools"] = nullptr;
   variables["documents"] = nullptr;
   try {
-    return compiled_.render(variables);
+    return compiled_.render(variables, [] {
+      if (interrupted()) throw Interrupted();
+    });
   } catch (const Error& error) {
     rethrow(error, directory_);
   }

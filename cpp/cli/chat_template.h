@@ -16,7 +16,7 @@ class ChatTemplate {
 
   /// @param messages an array of {"role", "content"}.
   /// @throws Error(kUnsupported) naming what this program does not render and the Python command that does,
-  /// Error(kInvalidArgument) where the template refuses the messages.
+  /// Error(kInvalidArgument) where the template refuses the messages; Interrupted.
   std::string render(const jinja::Json& messages) const;
 
  private:

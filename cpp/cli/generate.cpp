@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "cli/command.h"
+#include "cli/files.h"
 #include "cli/options.h"
 #include "cli/output_json.h"
 #include "cli/session.h"
@@ -43,11 +44,6 @@ Request make_request(const GenerateOptions& options) {
   return request;
 }
 
-void write(const std::string& text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
-}
-
 void print_json(const std::vector<Output>& outputs) {
   nlohmann::ordered_json result;
   if (outputs.size() == 1) {
@@ -55,7 +51,7 @@ void print_json(const std::vector<Output>& outputs) {
   } else {
     for (const Output& output : outputs) result["samples"].push_back(to_json(output));
   }
-  write(dump(result) + "\n");
+  write_output(dump(result) + "\n");
 }
 
 int generate(const GenerateOptions& options) {
@@ -67,15 +63,15 @@ int generate(const GenerateOptions& options) {
   }
   const bool streaming = !options.json && request.sampling.n == 1;
   const std::vector<Output> outputs = run_requests(*engine, {request}, [&](const Output& delta) {
-    if (streaming) write(delta.text);
+    if (streaming) write_output(delta.text);
   });
   if (options.json) {
     print_json(outputs);
   } else if (streaming) {
-    write("\n");
+    write_output("\n");
   } else {
     for (std::size_t i = 0; i < outputs.size(); ++i) {
-      write("--- sample " + std::to_string(i) + "\n" + outputs[i].text + "\n");
+      write_output("--- sample " + std::to_string(i) + "\n" + outputs[i].text + "\n");
     }
   }
   if (options.stats) std::fprintf(stderr, "%s\n", engine->stats().to_string().c_str());
@@ -92,7 +88,7 @@ Command add_generate(CLI::App& program) {
   auto options = std::make_shared<GenerateOptions>();
   app->add_option("--prompt", options->prompt, "Text to continue");
   app->add_option("--prompt-file", options->prompt_file, "File with the text; -: standard input");
-  app->add_option("--token-ids", options->token_ids, "The prompt as token ids: 1,2,3 or 1 2 3")->delimiter(',');
+  add_integers(*app, "--token-ids", options->token_ids, "The prompt as token ids: 1,2,3 or 1 2 3");
   app->add_flag("--no-special-tokens", options->no_special_tokens, "No leading BOS and the like before the text");
   app->add_flag(
       "--json", options->json,

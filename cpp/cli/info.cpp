@@ -1,8 +1,8 @@
 // fastspec-cli info: what an engine on this model would be, without running it.
-#include <cstdio>
 #include <memory>
 
 #include "cli/command.h"
+#include "cli/files.h"
 #include "cli/options.h"
 #include "cli/output_json.h"
 
@@ -26,7 +26,7 @@ Examples:
   return {app, [options] {
             const std::unique_ptr<Engine> engine = options->engine.load();
             const std::string text = options->json ? dump(to_json(engine->info())) : engine->info().to_string();
-            std::printf("%s\n", text.c_str());
+            write_output(text + "\n");
             return 0;
           }};
 }

@@ -2,12 +2,14 @@
 #include <fastspec/error.h>
 #include <fastspec/version.h>
 
-#include <algorithm>
-#include <cstdio>
+#include <new>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "cli/command.h"
+#include "cli/files.h"
+#include "cli/report.h"
 
 namespace fastspec::cli {
 namespace {
@@ -18,19 +20,13 @@ int exit_code(ErrorCode code) {
     case ErrorCode::kNotFound:
     case ErrorCode::kInvalidFile:
     case ErrorCode::kUnsupported:
+    case ErrorCode::kOutOfMemory:  // what was asked for does not fit: less of it does
       return kBadInput;
-    case ErrorCode::kOutOfMemory:
     case ErrorCode::kDeviceFailure:
     case ErrorCode::kInternal:
       return kFailed;
   }
   return kFailed;
-}
-
-int report(std::string message, int code) {
-  std::replace(message.begin(), message.end(), '\n', ' ');
-  std::fprintf(stderr, "fastspec-cli: %s\n", message.c_str());
-  return code;
 }
 
 int run(int argc, char** argv) {
@@ -45,7 +41,16 @@ int run(int argc, char** argv) {
     program.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     // Help and version are "errors" of CLI11 with exit code 0.
-    if (error.get_exit_code() == 0) return program.exit(error);
+    if (error.get_exit_code() == 0) {
+      std::ostringstream text;
+      program.exit(error, text);
+      write_output(text.str());
+      return 0;
+    }
+    const std::vector<std::string> unknown = program.remaining();
+    if (program.get_subcommands().empty() && !unknown.empty()) {
+      return report("\"" + unknown.front() + "\" is no subcommand: generate, chat, bench or info", kBadInput);
+    }
     return report(error.what(), kBadInput);
   }
   catch_interrupts();
@@ -60,12 +65,15 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using namespace fastspec::cli;
+  reserve_standard_streams();
   try {
     return run(argc, argv);
   } catch (const fastspec::Error& error) {
     return report(error.what(), exit_code(error.code()));
   } catch (const Interrupted& error) {
     return report(error.what(), kInterrupted);
+  } catch (const std::bad_alloc&) {
+    return report("out of memory", kFailed);
   } catch (const std::exception& error) {
     return report(error.what(), kFailed);
   }

@@ -3,11 +3,8 @@
 
 #include <unistd.h>
 
-#include <charconv>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <iostream>
 #include <iterator>
 
 #include "cli/command.h"
@@ -16,7 +13,13 @@ namespace fastspec::cli {
 namespace {
 
 void check_directory(const std::string& option, const std::string& directory) {
-  if (std::filesystem::is_directory(directory)) return;
+  std::error_code error;
+  const bool found = std::filesystem::is_directory(directory, error);
+  // What cannot be entered looks empty to everything behind.
+  if (error == std::errc::permission_denied || (found && access(directory.c_str(), X_OK) != 0)) {
+    throw Error(ErrorCode::kNotFound, option + directory + ": permission denied");
+  }
+  if (found) return;
   throw Error(ErrorCode::kNotFound,
               option + directory + ": no such directory (of a hub name or a .gguf file, `python -m fastspec fetch " +
                   directory + "` prints the directory)");
@@ -24,38 +27,56 @@ void check_directory(const std::string& option, const std::string& directory) {
 
 }  // namespace
 
+CLI::Option* add_integers(CLI::App& app, const std::string& name, std::vector<int>& values, const std::string& text) {
+  std::string defaults;
+  for (const int value : values) defaults += (defaults.empty() ? "" : ",") + std::to_string(value);
+  const auto read = [&values, name](const std::vector<std::string>& entries) {
+    values.clear();
+    for (std::string_view rest : entries) {
+      while (true) {
+        const std::size_t comma = rest.find(',');
+        const std::string fault = read_number(rest.substr(0, comma), values.emplace_back());
+        if (!fault.empty()) throw CLI::ValidationError(name, fault);
+        if (comma == std::string_view::npos) break;
+        rest.remove_prefix(comma + 1);
+      }
+    }
+  };
+  return app.add_option_function<std::vector<std::string>>(name, read, text)->type_name("INT")->default_str(defaults);
+}
+
 void EngineOptions::add_to(CLI::App& app) {
   const std::string group = "Engine";
   model_ = app.add_option("--model", config_.model, "Hugging Face directory")->required()->group(group);
   app.add_option("--drafter", drafter_, "none, ngram or standalone:DIR; changes the speed, never the tokens")
       ->group(group);
   max_draft_tokens_ =
-      app.add_option("--max-draft-tokens", draft_tokens_, "Tokens drafted for one sequence and step")->group(group);
+      add_number(app, "--max-draft-tokens", draft_tokens_, "Tokens drafted for one sequence and step")->group(group);
   ngram_min_ =
-      app.add_option("--ngram-min", shortest_match_, "Shortest match that the ngram drafter looks up")->group(group);
-  ngram_max_ = app.add_option("--ngram-max", longest_match_, "Longest match")->group(group);
+      add_number(app, "--ngram-min", shortest_match_, "Shortest match that the ngram drafter looks up")->group(group);
+  ngram_max_ = add_number(app, "--ngram-max", longest_match_, "Longest match")->group(group);
   app.add_option("--dtype", dtype_, "float32, bfloat16, float16, or auto: the checkpoint's")
       ->capture_default_str()
       ->group(group);
   app.add_option("--device", config_.device, "cpu, or cpu:reference: slow, results independent of the batch")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--max-model-len", config_.max_model_len, "Tokens of one sequence; 0: the model's limit")
+  add_number(app, "--max-model-len", config_.max_model_len, "Tokens of one sequence; 0: the model's limit")
       ->capture_default_str()
       ->group(group);
-  max_num_seqs_ = app.add_option("--max-num-seqs", config_.max_num_seqs, "Sequences in one pass")
+  max_num_seqs_ = add_number(app, "--max-num-seqs", config_.max_num_seqs, "Sequences in one pass")
                       ->capture_default_str()
                       ->group(group);
-  app.add_option("--max-batch-rows", config_.max_batch_rows, "Rows in one pass: prompt chunks and drafted tokens")
+  add_number(app, "--max-batch-rows", config_.max_batch_rows, "Rows in one pass: prompt chunks and drafted tokens")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--page-size", config_.page_size, "KV slots a page, a power of two")
+  add_number(app, "--page-size", config_.page_size, "KV slots a page, a power of two")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--kv-cache-bytes", config_.kv_cache_bytes, "Bytes of the KV cache; 0: what --max-num-seqs need")
+  add_number(app, "--kv-cache-bytes", config_.kv_cache_bytes, "Bytes of the KV cache; 0: what --max-num-seqs need")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--threads", config_.num_threads, "CPU threads; 0: all cores")->capture_default_str()->group(group);
+  add_number(app, "--threads", config_.num_threads, "CPU threads; 0: all cores")->capture_default_str()->group(group);
 }
 
 std::optional<DType> EngineOptions::dtype() const {
@@ -100,7 +121,7 @@ std::unique_ptr<Engine> EngineOptions::load(const EngineConfig& config) const {
 void SamplingOptions::add_to(CLI::App& app) {
   const std::string group = "Sampling";
   const auto add = [&](const char* name, auto& value, const char* text) {
-    return app.add_option(name, value, text)->group(group);
+    return add_number(app, name, value, text)->group(group);
   };
   add("--max-tokens", params_.max_tokens, "Tokens to generate at most")->capture_default_str();
   add("--min-tokens", params_.min_tokens, "No end of sequence before")->capture_default_str();
@@ -110,8 +131,10 @@ void SamplingOptions::add_to(CLI::App& app) {
   add("--min-p", params_.min_p, "Keep tokens at least this likely, relative to the most likely")->capture_default_str();
   seed_option_ = add("--seed", seed_, "Of the sampling noise; drawn and printed by --json when absent");
   add("--n", params_.n, "Samples of the prompt")->capture_default_str();
-  add("--stop", params_.stop, "End before this text; may be given several times")->allow_extra_args(false);
-  add("--stop-token-ids", params_.stop_token_ids, "End at these tokens")->delimiter(',');
+  app.add_option("--stop", params_.stop, "End before this text; may be given several times")
+      ->allow_extra_args(false)
+      ->group(group);
+  add_integers(app, "--stop-token-ids", params_.stop_token_ids, "End at these tokens")->group(group);
   app.add_flag("--ignore-eos", params_.ignore_eos, "Go on after the end of sequence")->group(group);
   logprobs_option_ =
       add("--logprobs", logprobs_, "Log-probabilities in --json: 0 of the chosen tokens, N also of the N most likely");
@@ -120,8 +143,9 @@ void SamplingOptions::add_to(CLI::App& app) {
   add("--presence-penalty", params_.presence_penalty, "Subtracted from the logits of tokens in the output")
       ->capture_default_str();
   add("--frequency-penalty", params_.frequency_penalty, "The same, times their count")->capture_default_str();
-  add("--logit-bias", logit_bias_, "TOKEN=VALUE, added to a logit; may be given several times")
-      ->allow_extra_args(false);
+  app.add_option("--logit-bias", logit_bias_, "TOKEN=VALUE, added to a logit; may be given several times")
+      ->allow_extra_args(false)
+      ->group(group);
 }
 
 SamplingParams SamplingOptions::params() const {
@@ -129,33 +153,19 @@ SamplingParams SamplingOptions::params() const {
   if (seed_option_->count() > 0) params.seed = seed_;
   if (logprobs_option_->count() > 0) params.logprobs = logprobs_;
   for (const std::string& entry : logit_bias_) {
-    const char* const end = entry.data() + entry.size();
+    const std::size_t equals = entry.find('=');
+    std::string fault = "expected TOKEN=VALUE";
     TokenId token = 0;
     float bias = 0;
-    const auto [equals, error] = std::from_chars(entry.data(), end, token);
-    const bool has_value = error == std::errc() && equals != end && *equals == '=';
-    const auto parsed = std::from_chars(has_value ? equals + 1 : end, end, bias);
-    if (!has_value || parsed.ec != std::errc() || parsed.ptr != end) {
-      throw Error(ErrorCode::kInvalidArgument, "--logit-bias " + entry + ": expected TOKEN=VALUE");
+    if (equals != std::string::npos) {
+      fault = read_number(std::string_view(entry).substr(0, equals), token);
+      if (fault.empty()) fault = read_number(std::string_view(entry).substr(equals + 1), bias);
     }
+    if (!fault.empty()) throw Error(ErrorCode::kInvalidArgument, "--logit-bias " + entry + ": " + fault);
     params.logit_bias.emplace_back(token, bias);
   }
   params.validate();
   return params;
-}
-
-std::string read_text(const std::string& file) {
-  if (file == "-") {
-    std::string text{std::istreambuf_iterator<char>(std::cin), {}};
-    if (interrupted()) throw Interrupted();
-    return text;
-  }
-  std::ifstream stream(file, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(stream), {}};
-  if (!stream || std::filesystem::is_directory(file)) {
-    throw Error(ErrorCode::kNotFound, file + ": cannot be read");
-  }
-  return text;
 }
 
 std::string format_bytes(double bytes) {

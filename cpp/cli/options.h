@@ -4,12 +4,43 @@
 #include <fastspec/engine.h>
 
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <system_error>
+#include <type_traits>
 #include <vector>
 
 namespace fastspec::cli {
+
+/// Reads a number that is written in full and fits its type. @return what is wrong with the text, or nothing.
+template <typename Number>
+std::string read_number(std::string_view text, Number& value) {
+  const std::string_view digits = text.starts_with('+') ? text.substr(1) : text;
+  const char* const end = digits.data() + digits.size();
+  const auto [stop, error] = std::from_chars(digits.data(), end, value);
+  if (error == std::errc::result_out_of_range) return "\"" + std::string(text) + "\" is out of range";
+  if (error == std::errc() && stop == end) return "";
+  const char* const expected = std::is_floating_point_v<Number> ? "number"
+                               : std::is_unsigned_v<Number>     ? "whole number of 0 or more"
+                                                                : "whole number";
+  return "\"" + std::string(text) + "\" is no " + expected;
+}
+
+/// An option of one number. CLI11 by itself wraps and cuts off what does not fit.
+template <typename Number>
+CLI::Option* add_number(CLI::App& app, const std::string& name, Number& value, const std::string& text) {
+  const auto fault = [](std::string& given) {
+    Number ignored{};
+    return read_number(given, ignored);
+  };
+  return app.add_option(name, value, text)->check(CLI::Validator(fault, ""));
+}
+
+/// An option of whole numbers, one argument each or several in one: 1,2. What `values` hold is the default.
+CLI::Option* add_integers(CLI::App& app, const std::string& name, std::vector<int>& values, const std::string& text);
 
 /// Options of the engine. `config()` and `load()` may be called after parsing.
 class EngineOptions {
@@ -62,9 +93,6 @@ class SamplingOptions {
   CLI::Option* seed_option_ = nullptr;
   CLI::Option* logprobs_option_ = nullptr;
 };
-
-/// A whole file, or standard input for "-". @throws Error(kNotFound), Interrupted.
-std::string read_text(const std::string& file);
 
 /// "1.5 GB": 1000-based, three digits.
 std::string format_bytes(double bytes);

@@ -1,6 +1,8 @@
 // Loading, submission, stepping.
 #include "engine/engine_core.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -27,6 +29,23 @@ class OperationClock final : public InterceptedOps {
   Clock::time_point start_;
 };
 
+/// One thread at a time, and not from a callback of itself.
+class Turn {
+ public:
+  explicit Turn(std::atomic<bool>& taken) : taken_(taken) {
+    if (taken_.exchange(true)) {
+      fail(ErrorCode::kInvalidArgument,
+           "step() or generate() is running already, in another thread or around this callback: one at a time");
+    }
+  }
+  ~Turn() { taken_ = false; }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  std::atomic<bool>& taken_;
+};
+
 }  // namespace
 
 EngineParts EngineCore::load(const EngineConfig& config, const LoadProgressCallback& progress) {
@@ -47,7 +66,8 @@ EngineParts EngineCore::load(const EngineConfig& config, const LoadProgressCallb
   return parts;
 }
 
-EngineCore::EngineCore(const EngineConfig& config, EngineParts parts) : config_(config), parts_(std::move(parts)) {
+EngineCore::EngineCore(const EngineConfig& config, EngineParts parts)
+    : config_(config), parts_(std::move(parts)), process_(getpid()) {
   config_.validate();
   parts_.backend.ops = std::make_unique<OperationClock>(std::move(parts_.backend.ops), operation_seconds_);
   plan_memory_and_build();
@@ -173,7 +193,7 @@ std::shared_ptr<RequestState> EngineCore::make_request_state(const Request& requ
       fail(ErrorCode::kInvalidArgument, "speculation.max_draft_tokens is ", state->max_drafted,
            ", this engine drafts 0 to ", limit);
     }
-  } else if (request.speculation.max_draft_tokens.value_or(0) > 0) {
+  } else if (request.speculation.max_draft_tokens.value_or(0) != 0) {
     fail(ErrorCode::kInvalidArgument, "speculation.max_draft_tokens is ", *request.speculation.max_draft_tokens,
          ", but speculation is off ",
          parts_.drafter == nullptr ? "in this engine: it has no drafter" : "in this request");
@@ -209,6 +229,10 @@ void EngineCore::check_request(const RequestState& state, const Request& request
 }
 
 void EngineCore::check_alive() const {
+  if (getpid() != process_) {
+    fail(ErrorCode::kInvalidArgument, "this engine was made in another process: its threads did not follow the fork; ",
+         "make one here");
+  }
   if (poisoned_) fail(ErrorCode::kDeviceFailure, "the device failed in an earlier step: make a new engine");
 }
 
@@ -275,6 +299,11 @@ void EngineCore::start_on_noise() {
 }
 
 StepReport EngineCore::step() {
+  const Turn turn(stepping_);
+  return run_step();
+}
+
+StepReport EngineCore::run_step() {
   check_alive();
   take_inbox();
   StepReport report;
@@ -300,6 +329,7 @@ StepReport EngineCore::step() {
 }
 
 std::vector<Output> EngineCore::generate(const std::vector<Request>& requests, const OutputCallback& callback) {
+  const Turn turn(stepping_);
   std::unordered_map<RequestId, std::size_t> first_output;  // where a request's samples begin in `outputs`
   std::vector<Output> outputs;
   std::vector<RequestId> ids;
@@ -313,7 +343,7 @@ std::vector<Output> EngineCore::generate(const std::vector<Request>& requests, c
       outputs.resize(outputs.size() + request.sampling.n);
     }
     while (has_work()) {
-      for (Output& delta : step().outputs) {
+      for (Output& delta : run_step().outputs) {
         const auto found = first_output.find(delta.request);
         if (found == first_output.end()) continue;  // submitted by someone else before
         if (callback && !callback(delta)) cancel(delta.request);

@@ -74,6 +74,7 @@ class EngineCore {
   std::vector<TokenId> prompt_tokens(const Request& request) const;
   void check_request(const RequestState& state, const Request& request) const;
   void check_alive() const;
+  StepReport run_step();
   void take_inbox();
   void publish_stats();
 
@@ -91,6 +92,8 @@ class EngineCore {
   std::unordered_map<RequestId, int> unfinished_samples_;  // of requests that the scheduler knows
   std::vector<Output> undelivered_;                        // of cancelled requests, until a step succeeds
   std::atomic<bool> poisoned_ = false;
+  std::atomic<bool> stepping_ = false;  // in step() or generate()
+  int process_;                         // that made the engine: its threads do not follow a fork
 
   mutable std::mutex mutex_;  // guards what follows: the part that other threads touch
   std::vector<std::shared_ptr<const RequestState>> submitted_;

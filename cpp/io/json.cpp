@@ -108,7 +108,11 @@ Json parse_json(std::string_view text, const std::string& what, const JsonLimits
 Json parse_json_file(const std::filesystem::path& path, const JsonLimits& limits) {
   const std::string what = path.string();
   std::error_code status;
-  if (!std::filesystem::is_regular_file(path, status)) fail(ErrorCode::kNotFound, what, ": no such file");
+  const std::filesystem::file_status found = std::filesystem::status(path, status);
+  if (found.type() == std::filesystem::file_type::not_found) fail(ErrorCode::kNotFound, what, ": no such file");
+  // Something is there: to go on as if it were not would hide a broken directory.
+  if (status) fail(ErrorCode::kInvalidFile, what, ": cannot be read: ", status.message());
+  if (!std::filesystem::is_regular_file(found)) fail(ErrorCode::kInvalidFile, what, ": is no regular file");
   const std::uintmax_t size = std::filesystem::file_size(path, status);
   if (status) fail(ErrorCode::kNotFound, what, ": ", status.message());
   if (size > limits.max_bytes) {

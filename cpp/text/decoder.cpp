@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "text/byte_alphabet.h"
+#include "text/limits.h"
 #include "text/regex.h"
 #include "text/unicode.h"
 
@@ -44,7 +45,7 @@ class ReplaceStage : public DecoderStage {
     std::size_t copied = 0;
     while (auto match = finder_.next()) {
       text_ += token.substr(copied, match->first - copied);
-      text_ += content_;
+      append_limited(text_, content_, kMaxTokenBytes, pattern_->where());
       copied = match->second;
     }
     text_ += token.substr(copied);
@@ -240,7 +241,7 @@ void Decoder::expect_tokens(const JsonView& json) const {
 void Decoder::add(const JsonView& json) {
   const std::string type = json.at("type").as_string();
   if (type == "Sequence") {
-    for (const JsonView& element : json.at("decoders").elements()) add(element);
+    for (const JsonView& element : steps_of(json.at("decoders"))) add(element);
   } else if (type == "ByteLevel") {
     expect_tokens(json);
     makers_.push_back([] { return std::make_unique<ByteLevelStage>(); });

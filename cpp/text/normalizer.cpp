@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "text/limits.h"
 #include "text/nfc.h"
 #include "text/regex.h"
 #include "text/unicode.h"
@@ -14,7 +15,7 @@ namespace {
 class SequenceNormalizer : public Normalizer {
  public:
   explicit SequenceNormalizer(const JsonView& json) {
-    for (const JsonView& element : json.at("normalizers").elements()) parts_.push_back(from_json(element));
+    for (const JsonView& element : steps_of(json.at("normalizers"))) parts_.push_back(from_json(element));
   }
   std::string apply(std::string text) const override {
     for (const auto& part : parts_) text = part->apply(std::move(text));
@@ -45,7 +46,7 @@ class ReplaceNormalizer : public Normalizer {
     std::size_t copied = 0;
     while (auto match = finder.next()) {
       result.append(text, copied, match->first - copied);
-      result += content_;
+      append_limited(result, content_, kMaxTextBytes, pattern_.where());
       copied = match->second;
     }
     if (copied == 0) return text;

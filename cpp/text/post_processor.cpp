@@ -1,6 +1,10 @@
 // Templates are flattened when they are loaded; only the form for a single text is used.
 #include "text/post_processor.h"
 
+#include <algorithm>
+
+#include "text/limits.h"
+
 namespace fastspec::text {
 
 namespace {
@@ -8,7 +12,7 @@ namespace {
 class TemplateProcessor : public PostProcessor {
  public:
   TemplateProcessor(const JsonView& json, int id_space) {
-    for (const JsonView& piece : json.at("single").elements()) add_piece(json, piece, id_space);
+    for (const JsonView& piece : steps_of(json.at("single"))) add_piece(json, piece, id_space);
   }
   std::vector<TokenId> apply(std::vector<TokenId> ids) const override {
     std::vector<TokenId> result;
@@ -30,11 +34,16 @@ class TemplateProcessor : public PostProcessor {
     if (auto sequence = piece.find("Sequence")) {
       const JsonView name = sequence->at("id");
       if (name.as_string() != "A") name.refuse(ErrorCode::kUnsupported, "a single text has sequence \"A\" only");
+      if (std::find(pieces_.begin(), pieces_.end(), kText) != pieces_.end()) {
+        name.refuse(ErrorCode::kUnsupported, "the text occurs twice in the template");
+      }
       pieces_.push_back(kText);
       return;
     }
     const std::string name = piece.at("SpecialToken").at("id").as_string();
     for (const JsonView& id : json.at("special_tokens").at(name).at("ids").elements()) {
+      if (pieces_.size() >= kMaxSteps)
+        json.refuse(ErrorCode::kInvalidFile, "a template of more than ", kMaxSteps, " ids");
       pieces_.push_back(static_cast<TokenId>(id.as_integer(0, id_space - 1)));
     }
   }
@@ -46,7 +55,7 @@ class SequenceProcessor : public PostProcessor {
  public:
   SequenceProcessor() = default;  // leaves ids as they are
   SequenceProcessor(const JsonView& json, int id_space) {
-    for (const JsonView& element : json.at("processors").elements()) parts_.push_back(from_json(element, id_space));
+    for (const JsonView& element : steps_of(json.at("processors"))) parts_.push_back(from_json(element, id_space));
   }
   std::vector<TokenId> apply(std::vector<TokenId> ids) const override {
     for (const auto& part : parts_) ids = part->apply(std::move(ids));

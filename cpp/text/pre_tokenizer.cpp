@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "text/byte_alphabet.h"
+#include "text/limits.h"
 #include "text/regex.h"
 #include "text/regex_syntax.h"
 #include "text/unicode.h"
@@ -102,7 +103,7 @@ void rewrite_pieces(PieceList& list, const Rewrite& rewrite) {
 class SequencePreTokenizer : public PreTokenizer {
  public:
   explicit SequencePreTokenizer(const JsonView& json) {
-    for (const JsonView& element : json.at("pretokenizers").elements()) parts_.push_back(from_json(element));
+    for (const JsonView& element : steps_of(json.at("pretokenizers"))) parts_.push_back(from_json(element));
   }
   void apply(PieceList& list) const override {
     for (const auto& part : parts_) part->apply(list);

@@ -47,8 +47,11 @@ Pattern Pattern::from_json(const JsonView& json) {
   }
   const JsonView text = json.at(names[0]);
   if (text.as_string().empty()) text.refuse(ErrorCode::kInvalidFile, "the pattern is empty");
-  if (names[0] == "Regex") return from_regex(text.as_string(), text.file() + ": field \"" + text.field() + "\"");
-  return from_literal(text.as_string());
+  const std::string where = text.file() + ": field \"" + text.field() + "\"";
+  if (names[0] == "Regex") return from_regex(text.as_string(), where);
+  Pattern pattern = from_literal(text.as_string());
+  pattern.where_ = where;
+  return pattern;
 }
 
 Pattern Pattern::from_literal(std::string text) {

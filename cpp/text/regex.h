@@ -30,6 +30,8 @@ class Pattern {
 
   /// The literal string, when it is one.
   const std::optional<std::string>& literal() const noexcept { return literal_; }
+  /// File and field that it came from, for messages.
+  const std::string& where() const noexcept { return where_; }
 
  private:
   friend class Finder;

@@ -21,8 +21,9 @@ ngram_min, ngram_max: shortest and longest match looked up in the sequence, in t
       .field("ngram_max", &DrafterConfig::ngram_max, "int")
       .finish_options();
   drafter.python_class()
-      .def_static("parse", &DrafterConfig::parse, py::arg("text"),
-                  R"("none", "ngram" or "standalone:DIR"; InvalidArgumentError otherwise.)")
+      .def_static(
+          "parse", [](const Strict<std::string>& text) { return DrafterConfig::parse(text.value); }, py::arg("text"),
+          R"("none", "ngram" or "standalone:DIR"; InvalidArgumentError otherwise.)")
       .def("__str__", &DrafterConfig::to_string);
 
   Record<SpeculationConfig> speculation(module, "SpeculationConfig", R"(Speculative decoding.
@@ -61,7 +62,7 @@ speculation: SpeculationConfig)");
             return py::str(to_string(*self.dtype));
           },
           [](EngineConfig& self, const py::object& value) {
-            self.dtype = value.is_none() ? std::nullopt : std::optional(parse_dtype(value.cast<std::string>()));
+            self.dtype = value.is_none() ? std::nullopt : std::optional(parse_dtype(from_python<std::string>(value)));
           })
       .field("max_model_len", &EngineConfig::max_model_len, "int")
       .field("max_num_seqs", &EngineConfig::max_num_seqs, "int")
@@ -75,8 +76,9 @@ speculation: SpeculationConfig)");
       .def("validate", &EngineConfig::validate,
            "Raises InvalidArgumentError naming the option, its value and what is possible.")
       .def("to_json", &EngineConfig::to_json, "Every option, as a JSON object.")
-      .def_static("from_json", &EngineConfig::from_json, py::arg("text"),
-                  "The reverse of to_json(); InvalidArgumentError for an unknown or mistyped option.");
+      .def_static(
+          "from_json", [](const Strict<std::string>& text) { return EngineConfig::from_json(text.value); },
+          py::arg("text"), "The reverse of to_json(); InvalidArgumentError for an unknown or mistyped option.");
 }
 
 }  // namespace fastspec::python

@@ -6,6 +6,7 @@
 #include <exception>
 
 #include "bind.h"
+#include "convert.h"
 
 namespace py = pybind11;
 
@@ -36,7 +37,7 @@ std::vector<Output> generate(Engine& engine, const std::vector<Request>& request
     try {
       check_signals();
       return callback.is_none() || !callback(output).is(py::bool_(false));
-    } catch (const py::error_already_set&) {
+    } catch (...) {
       failure = std::current_exception();
       return false;
     }
@@ -63,11 +64,12 @@ int step_into(Engine& engine, py::list& outputs) {
 }  // namespace
 
 void bind_engine(py::module_& module) {
-  py::class_<Engine>(module, "Engine", R"(The engine under fastspec.LLM: submit requests, step, read outputs.
+  py::class_<Engine> engine(module, "Engine", R"(The engine under fastspec.LLM: submit requests, step, read outputs.
 
 Engine(config, progress=None) loads the model; progress(bytes_done, bytes_total) is called while weights load.
-submit() and cancel() may be called from any thread, step() from one at a time.)")
-      .def(py::init(&create), py::arg("config"), py::arg("progress") = py::none())
+submit() and cancel() may be called from any thread, step() and generate() from one at a time.)");
+  refuse_unfilled(engine);
+  engine.def(py::init(&create), py::arg("config"), py::arg("progress") = py::none())
       .def("submit", &Engine::submit, py::arg("request"), py::call_guard<py::gil_scoped_release>(),
            "Queues a request and returns its id. Raises InvalidArgumentError for one that can never run.")
       .def("cancel", &Engine::cancel, py::arg("request"), py::call_guard<py::gil_scoped_release>(),

@@ -3,35 +3,17 @@
 #pragma once
 
 #include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
 
 #include <algorithm>
-#include <charconv>
+#include <functional>
 #include <memory>
 #include <string>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
+#include "convert.h"
+
 namespace fastspec::python {
-
-/// The double whose shortest spelling is that of the float: 0.7f reads back as 0.7, not as 0.699999988.
-inline double shortest_double(float value) {
-  char text[64];
-  const auto end = std::to_chars(text, text + sizeof(text), value).ptr;
-  double result = value;
-  std::from_chars(text, end, result);
-  return result;
-}
-
-template <typename Value>
-pybind11::object to_python(const Value& value, pybind11::handle parent) {
-  if constexpr (std::is_same_v<Value, float>) {
-    return pybind11::float_(shortest_double(value));
-  } else {
-    return pybind11::cast(value, pybind11::return_value_policy::reference_internal, parent);
-  }
-}
 
 /// Every field of an object, by name.
 inline pybind11::dict fields_of(pybind11::handle object, const std::vector<std::string>& names) {
@@ -44,7 +26,9 @@ template <typename Struct>
 class Record {
  public:
   Record(pybind11::module_& module, const char* name, const char* doc)
-      : class_(module, name, doc), name_(name), names_(std::make_shared<std::vector<std::string>>()) {}
+      : class_(module, name, doc), name_(name), names_(std::make_shared<std::vector<std::string>>()) {
+    refuse_unfilled(class_);
+  }
 
   pybind11::class_<Struct>& python_class() { return class_; }
 
@@ -54,19 +38,22 @@ class Record {
     return property(
         name, type,
         [member](pybind11::object self) { return to_python(pybind11::cast<const Struct&>(self).*member, self); },
-        [member](Struct& self, const pybind11::object& value) { self.*member = pybind11::cast<Value>(value); });
+        [member](Struct& self, const pybind11::object& value) { self.*member = from_python<Value>(value); });
   }
 
   /// A field that is not stored the way Python sees it. The setter throws cast_error for a value of another type.
   template <typename Getter, typename Setter>
   Record& property(const char* name, const char* type, Getter getter, Setter setter) {
     names_->push_back(name);
-    const std::string what = name_ + "." + name + ": expected " + type + ", got ";
-    class_.def_property(name, getter, [what, setter](Struct& self, const pybind11::object& value) {
+    const std::string name_of_field = name_ + "." + name;
+    const std::string what = name_of_field + ": expected " + type + ", got ";
+    class_.def_property(name, getter, [name_of_field, what, setter](Struct& self, const pybind11::object& value) {
       try {
         setter(self, value);
       } catch (const pybind11::cast_error&) {
         throw pybind11::type_error(what + pybind11::repr(value).cast<std::string>());
+      } catch (const Error& error) {
+        throw Error(error.code(), name_of_field + ": " + error.what());
       }
     });
     return *this;
@@ -76,12 +63,13 @@ class Record {
   template <typename Value>
   Record& readonly(const char* name, Value Struct::* member) {
     names_->push_back(name);
+    stored_.push_back(stored(member));
     class_.def_property_readonly(
         name, [member](pybind11::object self) { return to_python(pybind11::cast<const Struct&>(self).*member, self); });
     return *this;
   }
 
-  /// A computed field of a result.
+  /// A field of a result that follows from the others.
   template <typename Getter>
   Record& computed(const char* name, Getter getter) {
     names_->push_back(name);
@@ -115,10 +103,41 @@ class Record {
     class_.def(
         "to_dict", [names = names_](pybind11::handle self) { return fields_of(self, *names); },
         "Every field, by name.");
+    class_.def(pybind11::pickle(
+        [stored = stored_](const Struct& value) {
+          pybind11::tuple state(stored.size());
+          for (std::size_t i = 0; i < stored.size(); ++i) state[i] = stored[i].save(value);
+          return state;
+        },
+        [stored = stored_, type = name_](const pybind11::tuple& state) {
+          if (state.size() != stored.size()) throw pybind11::value_error(type + ": pickled by another version");
+          Struct value;
+          for (std::size_t i = 0; i < stored.size(); ++i) stored[i].load(value, state[i]);
+          return value;
+        }));
     finish_common();
   }
 
  private:
+  /// How a field of a result enters and leaves a pickle.
+  struct Stored {
+    std::function<pybind11::object(const Struct&)> save;
+    std::function<void(Struct&, const pybind11::object&)> load;
+  };
+
+  template <typename Value>
+  static Stored stored(Value Struct::* member) {
+    if constexpr (std::is_enum_v<Value>) {
+      return {[member](const Struct& self) { return pybind11::int_(static_cast<int>(self.*member)); },
+              [member](Struct& self, const pybind11::object& value) {
+                self.*member = static_cast<Value>(value.cast<int>());
+              }};
+    } else {
+      return {[member](const Struct& self) { return pybind11::cast(self.*member); },
+              [member](Struct& self, const pybind11::object& value) { self.*member = value.cast<Value>(); }};
+    }
+  }
+
   static void assign(Struct& value, const pybind11::dict& arguments, const std::vector<std::string>& names,
                      const std::string& type) {
     const pybind11::object self = pybind11::cast(&value, pybind11::return_value_policy::reference);
@@ -158,6 +177,7 @@ class Record {
   pybind11::class_<Struct> class_;
   std::string name_;
   std::shared_ptr<std::vector<std::string>> names_;
+  std::vector<Stored> stored_;
 };
 
 }  // namespace fastspec::python

@@ -46,9 +46,9 @@ void bind_sampling(py::module_& module) {
           "stop", "str or list of str", [](const SamplingParams& self) { return self.stop; },
           [](SamplingParams& self, const py::object& value) {
             if (py::isinstance<py::str>(value)) {
-              self.stop = {value.cast<std::string>()};
+              self.stop = {from_python<std::string>(value)};
             } else {
-              self.stop = value.cast<std::vector<std::string>>();
+              self.stop = from_python<std::vector<std::string>>(value);
             }
           })
       .field("stop_token_ids", &SamplingParams::stop_token_ids, "list of int")
@@ -68,7 +68,7 @@ void bind_sampling(py::module_& module) {
             if (!py::isinstance<py::dict>(value)) throw py::cast_error();
             std::vector<std::pair<TokenId, float>> bias;
             for (const auto& [token, amount] : value.cast<py::dict>()) {
-              bias.emplace_back(token.cast<TokenId>(), amount.cast<float>());
+              bias.emplace_back(from_python<TokenId>(token), from_python<float>(amount));
             }
             self.logit_bias = std::move(bias);
           })

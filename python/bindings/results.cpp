@@ -45,11 +45,11 @@ A delta: text, token_ids and logprobs are what is new since the last Output of t
       .readonly("token_ids", &Output::token_ids)
       .readonly("logprobs", &Output::logprobs)
       .readonly("min_margin", &Output::min_margin)
-      .computed("finish_reason", [](const Output& self) { return to_string(self.finish_reason); })
+      .readonly("finish_reason", &Output::finish_reason)
       .computed("finished", &Output::finished)
       .readonly("error", &Output::error)
       .readonly("seed", &Output::seed)
-      .computed("guarantee", [](const Output& self) { return to_string(self.guarantee); })
+      .readonly("guarantee", &Output::guarantee)
       .readonly("stats", &Output::stats)
       .finish_results();
 
@@ -109,7 +109,7 @@ void bind_info(py::module_& module) {
 Sizes in bytes; kv_bytes_per_token counts target and draft model together. str() gives a few lines for people.)");
   info.readonly("architecture", &EngineInfo::architecture)
       .readonly("device", &EngineInfo::device)
-      .computed("dtype", [](const EngineInfo& self) { return to_string(self.dtype); })
+      .readonly("dtype", &EngineInfo::dtype)
       .readonly("num_parameters", &EngineInfo::num_parameters)
       .readonly("weight_bytes", &EngineInfo::weight_bytes)
       .readonly("draft_weight_bytes", &EngineInfo::draft_weight_bytes)

@@ -4,6 +4,7 @@
 #include <pybind11/stl/filesystem.h>
 
 #include "bind.h"
+#include "convert.h"
 
 namespace py = pybind11;
 
@@ -23,9 +24,14 @@ void bind_tokenizer(py::module_& module) {
   py::class_<Tokenizer, std::shared_ptr<Tokenizer>> tokenizer(
       module, "Tokenizer", "A byte-level or byte-fallback BPE tokenizer from tokenizer.json. Safe from any thread.");
 
-  py::class_<PythonStream>(tokenizer, "Stream", "Incremental decoding of one sequence; never emits half a character.")
+  py::class_<PythonStream> stream(tokenizer, "Stream",
+                                  "Incremental decoding of one sequence; never emits half a character.");
+  refuse_unfilled(tokenizer);
+  refuse_unfilled(stream);
+
+  stream
       .def(
-          "push", [](PythonStream& self, TokenId id) { return self.stream->push(id); }, py::arg("id"),
+          "push", [](PythonStream& self, Strict<TokenId> id) { return self.stream->push(id.value); }, py::arg("id"),
           "Text that became certain by appending a token; may be empty.")
       .def(
           "finish", [](PythonStream& self) { return self.stream->finish(); },
@@ -41,25 +47,36 @@ void bind_tokenizer(py::module_& module) {
           py::arg("path"),
           "Loads tokenizer.json, or that of a model directory. Raises a FastSpecError naming the file and the field at "
           "fault.")
-      .def("encode", &Tokenizer::encode, py::arg("text"), py::arg("add_special_tokens") = true,
-           py::call_guard<py::gil_scoped_release>(),
-           "Token ids of a text. add_special_tokens: apply the file's post-processor (a leading BOS, for instance).")
+      .def(
+          "encode",
+          [](const Tokenizer& self, const Strict<std::string>& text, bool add_special_tokens) {
+            const py::gil_scoped_release release;
+            return self.encode(text.value, add_special_tokens);
+          },
+          py::arg("text"), py::arg("add_special_tokens") = true,
+          "Token ids of a text. add_special_tokens: apply the file's post-processor (a leading BOS, for instance).")
       .def(
           "decode",
-          [](const Tokenizer& self, const std::vector<TokenId>& ids, bool skip_special_tokens) {
+          [](const Tokenizer& self, const Strict<std::vector<TokenId>>& ids, bool skip_special_tokens) {
             const py::gil_scoped_release release;
-            return self.decode(ids, skip_special_tokens);
+            return self.decode(ids.value, skip_special_tokens);
           },
           py::arg("ids"), py::arg("skip_special_tokens") = true,
           "Text of token ids, incomplete UTF-8 as U+FFFD. Raises InvalidArgumentError for an id outside the "
           "vocabulary.")
       .def_property_readonly("vocab_size", &Tokenizer::vocab_size,
                              "Size of the id space: largest id + 1, added tokens included.")
-      .def("token_to_id", &Tokenizer::token_to_id, py::arg("token"),
-           "The id of a token spelled exactly so, added tokens included; None when there is none.")
-      .def("id_to_token", &Tokenizer::id_to_token, py::arg("id"),
-           "The spelling of an id in the vocabulary (byte-level alphabet, not text); empty for an unused id.")
-      .def("is_special", &Tokenizer::is_special, py::arg("id"))
+      .def(
+          "token_to_id",
+          [](const Tokenizer& self, const Strict<std::string>& token) { return self.token_to_id(token.value); },
+          py::arg("token"), "The id of a token spelled exactly so, added tokens included; None when there is none.")
+      .def(
+          "id_to_token", [](const Tokenizer& self, Strict<TokenId> id) { return self.id_to_token(id.value); },
+          py::arg("id"),
+          "The spelling of an id in the vocabulary (byte-level alphabet, not text); empty for an unused id.")
+      .def(
+          "is_special", [](const Tokenizer& self, Strict<TokenId> id) { return self.is_special(id.value); },
+          py::arg("id"))
       .def(
           "stream",
           [](const std::shared_ptr<Tokenizer>& self, bool skip_special_tokens) {

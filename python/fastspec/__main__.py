@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import inspect
+import io
 import json
 import sys
-from typing import Any
+from typing import Any, TextIO
 
-from fastspec import LLM, FastSpecError, SamplingParams, hub
+from fastspec import LLM, FastSpecError, FinishReason, InvalidArgumentError, SamplingParams, hub
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -19,6 +21,9 @@ def main(arguments: list[str] | None = None) -> int:
     except FastSpecError as error:
         print(f"fastspec: {error}", file=sys.stderr)
         return 1 if error.code in ("internal", "device_failure", "out_of_memory") else 2
+    except OSError as error:  # a full disk, a terminal that has gone
+        print(f"fastspec: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print(file=sys.stderr)
         return 130
@@ -58,18 +63,29 @@ def _template_argument(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
         raise argparse.ArgumentTypeError(f"{text!r}: expected NAME=VALUE")
+    if name in inspect.signature(LLM.stream_chat).parameters:
+        raise argparse.ArgumentTypeError(f"{text!r}: '{name}' is no variable that a template can be given")
     try:
         return name, json.loads(value)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise argparse.ArgumentTypeError(f"{text!r}: the value is no JSON: {error}") from error
 
 
 def _fetch(options: argparse.Namespace) -> int:
+    _tolerate(sys.stdout, "surrogateescape")  # a path goes out in the very bytes it has
     print(hub.resolve_model(options.model))
     return 0
 
 
+def _tolerate(stream: TextIO, errors: str) -> None:
+    """Makes bytes or characters that the stream's encoding does not know no error."""
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors=errors)
+
+
 def _chat(options: argparse.Namespace) -> int:
+    _tolerate(sys.stdin, "replace")
+    _tolerate(sys.stdout, "replace")
     params = SamplingParams(
         temperature=options.temperature, top_p=options.top_p, seed=options.seed, max_tokens=options.max_tokens
     )
@@ -89,14 +105,19 @@ def _chat(options: argparse.Namespace) -> int:
             if line == "/reset":
                 messages = list(opening)
             elif line:
-                messages.append({"role": "user", "content": line})
-                messages.append({"role": "assistant", "content": _answer(llm, messages, params, options.template_arg)})
+                turn = {"role": "user", "content": line}
+                try:
+                    answer = _answer(llm, [*messages, turn], params, options.template_arg)
+                except InvalidArgumentError as error:  # the context is full, or the template refuses the turn
+                    print(f"fastspec: {error}; this turn is dropped, /reset starts afresh", file=sys.stderr)
+                else:
+                    messages += [turn, {"role": "assistant", "content": answer}]
 
 
 def _answer(
     llm: LLM, messages: list[dict[str, str]], params: SamplingParams, template_arguments: list[tuple[str, Any]]
 ) -> str:
-    """Streams an answer to stdout; Ctrl-C keeps what is there."""
+    """Streams an answer to stdout; Ctrl-C keeps what is there. Raises FastSpecError when the engine gave up on it."""
     with llm.stream_chat(messages, params, **dict(template_arguments)) as stream:
         try:
             for delta in stream:
@@ -104,7 +125,10 @@ def _answer(
         except KeyboardInterrupt:
             print(" [stopped]", end="", file=sys.stderr)
         print()
-        return stream.output.text
+        completion = stream.output.outputs[0]
+        if completion.finish_reason is FinishReason.ERROR:
+            raise FastSpecError(completion.error)
+        return completion.text
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from fastspec.errors import InvalidArgumentError, InvalidFileError, NotFoundError
+from fastspec.errors import FastSpecError, InvalidArgumentError, InvalidFileError, NotFoundError
 
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
@@ -23,13 +23,15 @@ class ChatTemplate:
     Attributes:
         source: the jinja text.
         special_tokens: variables such as bos_token that templates may use.
+        name: what error messages call it.
     """
 
-    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
+    def __init__(self, source: str, special_tokens: Mapping[str, str], name: str = "the chat template") -> None:
         """Compiles a template. Raises InvalidFileError when it is no jinja template."""
         self.source = source
         self.special_tokens = dict(special_tokens)
-        self._compiled = _compile(source)
+        self.name = name
+        self._compiled = _compile(source, name)
 
     @classmethod
     def load(cls, directory: Path) -> ChatTemplate:
@@ -40,15 +42,13 @@ class ChatTemplate:
             InvalidFileError: a file is malformed.
         """
         config = _read_json(directory / "tokenizer_config.json")
-        source: Any = None
-        if (file := directory / "chat_template.jinja").is_file():
-            source = file.read_text(encoding="utf-8")
+        source: Any = _read_text(directory / "chat_template.jinja")
         for candidate in (config, _read_json(directory / "chat_template.json")):
             if source is None:
                 source = candidate.get("chat_template")
         if isinstance(source, list):  # several named ones
-            named = {entry.get("name"): entry.get("template") for entry in source if isinstance(entry, dict)}
-            source = named.get("default")
+            named = [entry for entry in source if isinstance(entry, dict) and entry.get("name") == "default"]
+            source = named[0].get("template") if named else None
         if source is None:
             raise NotFoundError(
                 f"{directory} has no chat template (chat_template.jinja, or chat_template in tokenizer_config.json): "
@@ -56,7 +56,7 @@ class ChatTemplate:
             )
         if not isinstance(source, str):
             raise InvalidFileError(f"{directory}: chat_template is {type(source).__name__}, expected a string")
-        return cls(source, _special_tokens(directory, config))
+        return cls(source, _special_tokens(directory, config), f"the chat template of {directory}")
 
     def render(
         self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **arguments: Any
@@ -69,7 +69,7 @@ class ChatTemplate:
             **arguments: further variables of the template: enable_thinking, tools, documents, ...
 
         Raises:
-            InvalidArgumentError: the template refuses the messages; its own words are in the message.
+            InvalidArgumentError: the template refuses the messages, with its own words in the message, or fails.
         """
         import jinja2
 
@@ -89,13 +89,17 @@ class ChatTemplate:
         }
         try:
             return str(self._compiled.render(_plain(variables)))
+        except FastSpecError:
+            raise
         except jinja2.exceptions.TemplateError as error:
-            raise InvalidArgumentError(f"the model's chat template refuses this conversation: {error}") from error
-        except (TypeError, ValueError, KeyError) as error:
-            raise InvalidArgumentError(f"the model's chat template fails on this conversation: {error}") from error
+            raise InvalidArgumentError(f"{self.name} refuses this conversation: {error}") from error
+        except Exception as error:  # a template is a stranger's program: it may divide by zero or recurse for ever
+            raise InvalidArgumentError(
+                f"{self.name} fails on this conversation: {type(error).__name__}: {error}"
+            ) from error
 
 
-def _compile(source: str) -> Any:
+def _compile(source: str, name: str) -> Any:
     try:
         import jinja2
         import jinja2.ext
@@ -136,8 +140,8 @@ def _compile(source: str) -> Any:
     environment.globals["strftime_now"] = now
     try:
         return environment.from_string(source)
-    except jinja2.exceptions.TemplateError as error:
-        raise InvalidFileError(f"the model's chat template is no jinja template: {error}") from error
+    except Exception as error:  # besides jinja's own errors those of Python's compiler, for too deep a nesting
+        raise InvalidFileError(f"{name} is no jinja template: {error or type(error).__name__}") from error
 
 
 def _plain(value: Any) -> Any:
@@ -163,11 +167,20 @@ def _special_tokens(directory: Path, config: Mapping[str, Any]) -> dict[str, str
     return tokens
 
 
+def _read_text(file: Path) -> str | None:
+    """None when there is no such file."""
+    try:
+        return file.read_text(encoding="utf-8") if file.is_file() else None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidFileError(f"{file}: {error}") from error
+
+
 def _read_json(file: Path) -> Mapping[str, Any]:
-    if not file.is_file():
+    text = _read_text(file)
+    if text is None:
         return {}
     try:
-        value = json.loads(file.read_text(encoding="utf-8"))
+        value = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidFileError(f"{file}: {error}") from error
     if not isinstance(value, dict):

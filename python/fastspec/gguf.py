@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from fastspec.errors import FastSpecError, InvalidFileError, NotFoundError, UnsupportedError
+from fastspec.errors import FastSpecError, InvalidArgumentError, InvalidFileError, NotFoundError, UnsupportedError
 from fastspec.hub import cache_directory
 
 _SAMPLE_BYTES = 1 << 20
@@ -24,7 +24,10 @@ def convert_cached(file: Path, dtype: str = "bfloat16") -> Path:
         dtype: of the written weights, a name of torch. A quantised weight has fewer significant bits than bfloat16
             keeps, so the rounding is small beside that of the quantisation.
     """
-    target = cache_directory() / "gguf" / f"{file.stem}-{dtype}-{_key(file)}"
+    try:
+        target = cache_directory() / "gguf" / f"{file.stem}-{dtype}-{_key(file)}"
+    except OSError as error:
+        raise InvalidFileError(f"{file}: {error.strerror}") from error
     if not target.is_dir():
         convert(file, target, dtype)
     return target
@@ -37,12 +40,18 @@ def convert(file: Path, target: Path, dtype: str = "bfloat16") -> None:
         NotFoundError: a package of the extra [gguf] is missing.
         InvalidFileError: no GGUF file.
         UnsupportedError: transformers does not read this architecture or quantisation.
+        InvalidArgumentError: the target cannot be written.
     """
     with file.open("rb") as stream:
         if stream.read(4) != b"GGUF":
             raise InvalidFileError(f"{file}: does not begin with GGUF")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"{target.parent} cannot be written: {error.strerror}; $FASTSPEC_CACHE names another cache"
+        ) from error
     try:
         _write(file, work, dtype)
         work.chmod(0o755)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import reprlib
 from pathlib import Path
 
 from fastspec.errors import FastSpecError, InvalidArgumentError, NotFoundError
@@ -33,12 +34,18 @@ def resolve_model(model: str | os.PathLike[str]) -> Path:
 
     Raises:
         NotFoundError: none of these; the message says what was tried.
-        InvalidArgumentError: a file that is no .gguf.
+        InvalidArgumentError: an empty name, or a file that is no .gguf.
     """
-    path = Path(model).expanduser()
-    if path.is_dir():
+    if not os.fspath(model):
+        raise InvalidArgumentError("model: an empty name")
+    try:
+        path = Path(model).expanduser()
+        is_directory, is_file = path.is_dir(), path.is_file()
+    except (OSError, RuntimeError) as error:  # a name too long, a folder that may not be read, ~ of nobody
+        raise NotFoundError(f"model {reprlib.repr(os.fspath(model))}: {getattr(error, 'strerror', error)}") from error
+    if is_directory:
         return path
-    if path.is_file():
+    if is_file:
         if path.suffix.lower() != ".gguf":
             raise InvalidArgumentError(
                 f"{path} is a file; a model is a Hugging Face directory, a .gguf file or a name on the hub"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import reprlib
+from collections.abc import Iterator, Mapping, Sequence, Set
 from types import TracebackType
 from typing import Any, SupportsIndex
 
@@ -145,6 +146,7 @@ class LLM:
 
         Raises:
             InvalidArgumentError: a prompt or parameter that can never run; nothing is generated then.
+            TypeError: a prompt that is neither text nor token ids, bytes for instance.
         """
         listed = _as_list(prompts)
         params = _one_each(sampling_params, len(listed))
@@ -251,9 +253,12 @@ class LLM:
         add_special_tokens: bool,
     ) -> Request:
         if isinstance(prompt, str):
-            ids = self.tokenizer.encode(prompt, add_special_tokens)
+            try:
+                ids = self.tokenizer.encode(prompt, add_special_tokens)
+            except InvalidArgumentError as error:
+                raise InvalidArgumentError(f"prompt: {error}") from None
         else:
-            ids = [operator.index(token) for token in prompt]
+            ids = _token_ids(prompt)
         if not ids:
             raise InvalidArgumentError("a prompt without tokens: the model needs at least one to go on from")
         return Request(
@@ -344,6 +349,8 @@ def _resolve_drafter(drafter: str | DrafterConfig | None) -> DrafterConfig:
         return DrafterConfig()
     if isinstance(drafter, str):
         drafter = DrafterConfig.parse(drafter)
+    if not isinstance(drafter, DrafterConfig):
+        raise TypeError(f"drafter: expected None, 'ngram', 'standalone:MODEL' or a DrafterConfig, got {drafter!r}")
     if drafter.model:
         # A copy: the caller's object stays what it was.
         fields = {name: getattr(drafter, name) for name in DrafterConfig._fields}
@@ -354,9 +361,34 @@ def _resolve_drafter(drafter: str | DrafterConfig | None) -> DrafterConfig:
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     if isinstance(prompts, str):
         return [prompts]
-    if len(prompts) > 0 and hasattr(prompts[0], "__index__"):
-        return [prompts]  # type: ignore[list-item]
-    return list(prompts)  # type: ignore[arg-type]
+    if isinstance(prompts, bytes | bytearray | Mapping) or not hasattr(prompts, "__getitem__"):
+        raise _no_prompt(prompts)
+    listed = list(prompts)
+    return [prompts] if listed and _is_index(listed[0]) else listed  # type: ignore[list-item, return-value]
+
+
+def _is_index(value: object) -> bool:
+    try:
+        operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return False
+    return True
+
+
+def _token_ids(prompt: TokenIds) -> list[int]:
+    """The ids; bytes and bools are refused, although Python takes them for integers."""
+    if not isinstance(prompt, bytes | bytearray | Mapping | Set):
+        try:
+            tokens = list(prompt)
+            if not any(isinstance(token, bool) for token in tokens):
+                return [operator.index(token) for token in tokens]
+        except TypeError:
+            pass
+    raise _no_prompt(prompt)
+
+
+def _no_prompt(value: object) -> TypeError:
+    return TypeError(f"a prompt is a str or a list of token ids (int), got {reprlib.repr(value)}")
 
 
 def _conversations(messages: Sequence[Message] | Sequence[Sequence[Message]]) -> list[Sequence[Message]]:
@@ -370,6 +402,8 @@ def _one_each(params: SamplingParams | Sequence[SamplingParams] | None, count: i
         params = SamplingParams()
     if isinstance(params, SamplingParams):
         return [params] * count
+    if not isinstance(params, Sequence):
+        raise TypeError(f"sampling_params: expected SamplingParams or a list of them, got {params!r}")
     if len(params) != count:
         raise InvalidArgumentError(
             f"sampling_params: {len(params)} of them for {count} prompts; give one, or one for each"

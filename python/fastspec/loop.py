@@ -6,12 +6,13 @@ what the outputs are for.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Sequence
 
 from fastspec._fastspec import Engine, Output, Request
-from fastspec.errors import FastSpecError
+from fastspec.errors import FastSpecError, InvalidArgumentError
 
 
 class Channel:
@@ -19,13 +20,15 @@ class Channel:
 
     Attributes:
         request_ids: in the order of submission.
-        unfinished: samples still to end, by request id.
+        unfinished: samples still to end, by request id. Changed under the lock of the loop only.
+        closed: nothing more is wanted.
     """
 
     def __init__(self) -> None:
         """An empty channel; RequestLoop.open() fills it."""
         self.request_ids: list[int] = []
         self.unfinished: dict[int, int] = {}
+        self.closed = False
         self._inbox: deque[Output] = deque()
 
     def put(self, output: Output) -> None:
@@ -51,21 +54,27 @@ class RequestLoop:
     def __init__(self, engine: Engine) -> None:
         """Takes over stepping of an engine; nobody else may step it."""
         self._engine: Engine | None = engine
+        self._process = os.getpid()
+        # Guards stepping, and everything below but the queue of closed channels.
         self._lock = threading.Lock()
         self._channels: dict[int, Channel] = {}
+        # Closed with requests still running: whoever holds the lock next cancels these.
+        self._closed: deque[Channel] = deque()
         # Outputs of the last step that are not handed out yet. They live here and not in a local variable, so that an
         # interrupt between the step and the handing out loses none.
         self._arrived: list[Output] = []
 
     @property
     def engine(self) -> Engine:
-        """The engine; FastSpecError after shut_down()."""
+        """The engine; FastSpecError after shut_down(), InvalidArgumentError in a forked process."""
+        self._refuse_fork()
         if self._engine is None:
             raise FastSpecError("this LLM is closed")
         return self._engine
 
     def open(self, requests: Sequence[Request]) -> Channel:
         """Submits all of them or none. Raises InvalidArgumentError for one that can never run."""
+        self._refuse_fork()
         channel = Channel()
         try:
             for request in requests:
@@ -81,39 +90,35 @@ class RequestLoop:
 
     def receive(self, channel: Channel) -> list[Output]:
         """The next outputs of a channel, at least one while a sample is unfinished; steps the engine until then."""
-        while True:
-            with self._lock:
-                self._hand_out()
-                outputs = channel.take()
-                if outputs or not channel.unfinished:
-                    return outputs
-                engine = self.engine
-                if engine.step_into(self._arrived) == 0 and not self._arrived and not engine.has_work():
-                    raise FastSpecError(f"the engine has lost the requests {sorted(channel.unfinished)}")
+        self._refuse_fork()
+        try:
+            while not channel.closed:
+                with self._lock:
+                    self._hand_out()
+                    outputs = channel.take()
+                    if outputs or not channel.unfinished:
+                        return outputs
+                    engine = self.engine
+                    if engine.step_into(self._arrived) == 0 and not self._arrived and not engine.has_work():
+                        raise FastSpecError(f"the engine has lost the requests {sorted(channel.unfinished)}")
+            return []
+        finally:
+            self._cancel_closed()
 
     def close(self, channel: Channel) -> None:
         """Cancels what is unfinished.
 
         The cancelled requests' pages are free when this returns, or, if another caller is stepping, with its next step.
         """
-        cancelled = list(channel.unfinished)
-        channel.unfinished.clear()
-        for request_id in cancelled:
-            self._channels.pop(request_id, None)
-            if self._engine is not None:
-                self._engine.cancel(request_id)
-        # Never waits: this may run in a finaliser, inside the very thread that holds the lock.
-        if cancelled and self._engine is not None and self._lock.acquire(blocking=False):
-            try:
-                self._engine.step_into(self._arrived)
-                self._hand_out()
-            except FastSpecError:
-                pass  # the request is cancelled all the same, and whoever steps next is told
-            finally:
-                self._lock.release()
+        channel.closed = True
+        if channel.unfinished:
+            self._closed.append(channel)
+            self._cancel_closed(step=True)
 
     def shut_down(self) -> None:
         """Cancels everything and lets go of the engine. Callers that still wait get a FastSpecError."""
+        if self._forked():
+            return  # the engine is the other process's
         with self._lock:
             engine, self._engine = self._engine, None
             if engine is not None:
@@ -121,8 +126,40 @@ class RequestLoop:
                     engine.cancel(request_id)
             self._channels.clear()
 
+    def _forked(self) -> bool:
+        return os.getpid() != self._process
+
+    def _refuse_fork(self) -> None:
+        """Goes before the lock, which a thread that does not exist in the child may hold for ever."""
+        if self._forked():
+            raise InvalidArgumentError("this LLM was loaded before a fork, in another process: load it in this one")
+
+    def _cancel_closed(self, step: bool = False) -> None:
+        """Cancels the requests of closed channels, unless another caller holds the lock, who does it on leaving.
+
+        Never waits: this may run in a finaliser, inside the very thread that holds the lock.
+        """
+        while self._closed and not self._forked() and self._lock.acquire(blocking=False):
+            try:
+                self._hand_out()
+                if self._engine is not None and (step or not self._channels):  # otherwise the others go on stepping
+                    self._engine.step_into(self._arrived)
+                    self._hand_out()
+            except FastSpecError:
+                pass  # the requests are cancelled all the same, and whoever steps next is told
+            finally:
+                self._lock.release()
+
     def _hand_out(self) -> None:
-        """Moves arrived outputs to their channels. Needs the lock."""
+        """Cancels what was closed and moves arrived outputs to their channels. Needs the lock."""
+        while self._closed:
+            closed = self._closed[0]
+            for request_id in closed.unfinished:
+                self._channels.pop(request_id, None)
+                if self._engine is not None:
+                    self._engine.cancel(request_id)
+            closed.unfinished.clear()
+            self._closed.popleft()
         while self._arrived:
             output = self._arrived[0]
             channel = self._channels.get(output.request)

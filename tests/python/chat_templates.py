@@ -202,6 +202,7 @@ SNIPPETS = [
     "{{ x_undefined is defined }}{{ messages is not defined }}{{ true is true }}{{ 1 is false }}{{ 'a' is equalto 'a' }}{{ 'a' is in ['a'] }}{{ 3 is eq 3 }}",
     "{{ messages[0]['role'] }}{{ messages[0].role }}{{ messages[-1].get('role') }}{{ messages[0].get('none', 'def') }}{{ messages[99] is defined }}{{ messages[0].none is defined }}",
     "{{ 'abc'.startswith('ab') }}{{ 'abc'.endswith('ab') }}{{ -3 }}{{ - 3 + 5 }}{{ (1, 2)[1] }}{{ (('deep')) }}{{ [[1], [2]][1][0] }}",
+    "{{ 'abc'[1::9223372036854775807] }}{{ 'abc'[::-1000000000] }}{{ [1, 2, 3][1::9223372036854775807]|join }}{{ 'abc'[-1000000000:2] }}",
     "{% generation %}inside{% endgeneration %}\n{% if false %}a{% elif messages|length > 1 %}b{% elif true %}c{% else %}d{% endif %}",
     "{{ 'a' + 'b' | upper }}{{ ('a' + 'b') | upper }}{{ not true or true }}{{ 1 + 1 == 2 and 3 > 2 }}",
 ]  # fmt: skip

@@ -1,7 +1,9 @@
 """Chat templates: Python's and the command line program's renderings are those of transformers."""
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -158,17 +160,104 @@ def test_what_the_cli_refuses(source: str, words: str, template_dir: Callable[..
         "{% set ns = namespace(l=['x']) %}{% for i in range(99) %}{% set ns.l = ns.l + ns.l %}{% endfor %}",
         "{% set a %}{% for i in range(2000) %}aaaaaaaaaa{% endfor %}{% endset %}{{ a.replace('a', a) }}",
         "{% set a %}{% for i in range(2000) %}aaaaaaaaaa{% endfor %}{% endset %}{{ range(9000)|join(a) }}",
+        "{% macro m(x=m()) %}{% endmacro %}{{ m() }}",
+        "{{ 1" + " + 1" * 30000 + " }}",
+        "{{ 'a'" + " ~ 'a'" * 30000 + " }}",
+        "{{ 1" + " and 1" * 30000 + " }}",
+        "{{ a" + ".b" * 30000 + " }}",
+        "{{ a" + "[0]" * 30000 + " }}",
+        "{{ a" + "()" * 30000 + " }}",
+        "{{ 1" + " | trim" * 30000 + " }}",
+        "{{ 1" + " if 1" * 30000 + " }}",
+        "{% set s %}" + "a" * 900000 + "{% endset %}{% for i in range(100000) %}{% if s[0] %}{% endif %}{% endfor %}",
+        "{% set s %}" + "a" * 900000 + "{% endset %}{% for i in range(100000) %}{{ s | length }}{% endfor %}",
+        "{% set s %}"
+        + "a" * 900000
+        + "{% endset %}{% for i in range(100000) %}{% if 'b' in s %}{% endif %}{% endfor %}",
+        "{% set ns = namespace(l=[1]) %}{% for i in range(9999) %}{% set ns.l = [ns.l] %}{% endfor %}",
+        "{{ messages[0].least // (0 - 1) }}",
+        "{{ messages[0].least % (0 - 1) }}",
+        "{{ messages[0].most // (0 - 1) }}",
+        "{% for i in range(messages[0].least, 9000000000000000000) %}{% endfor %}",
+        "{{ 'abc'[messages[0].most] }}",
+        "{{ " + "9" * 400 + ".0 }}",
+        "{{ messages[0].get(key='role') }}",
+        "{{ strftime_now('" + "%A" * 200 + "') }}",
+        "{{ " + "a" * 1000 + " }}",
         "{{ 1 // 0 }}",
         "{{ raise_exception('no') }}",
         "{{ '\\ud800' }}",
     ],
 )
 def test_hostile_templates_end_in_one_line(source: str, template_dir: Callable[..., Path], run_cli: RunCli) -> None:
-    directory = template_dir(source)
-    result = run_cli("chat", "--model", directory, "--show-prompt", "-", stdin=json.dumps(CONVERSATIONS["one"]))
+    directory = template_dir(source, "jinja")
+    messages = [{**CONVERSATIONS["one"][0], "least": -(2**63), "most": 2**64 - 1}]
+    result = run_cli("chat", "--model", directory, "--show-prompt", "-", stdin=json.dumps(messages))
     assert result.returncode == 2, result.stderr
     assert result.stderr.startswith("fastspec-cli: ")
     assert result.stderr.count("\n") == 1
+
+
+DEEP = "[" * 100000 + "]" * 100000
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("tokenizer_config.json", DEEP, "nested too deeply"),
+        ("tokenizer_config.json", f'{{"bos_token": {{"content": {DEEP}}}}}', "nested too deeply"),
+        ("special_tokens_map.json", f'{{"a": {DEEP}}}', "nested too deeply"),
+        ("chat_template.json", f'{{"chat_template": {DEEP}}}', "nested too deeply"),
+        ("tokenizer_config.json", 100 << 30, "the limit is"),
+        ("special_tokens_map.json", 100 << 30, "the limit is"),
+        ("chat_template.jinja", 100 << 30, "the limit is"),
+        ("chat_template.jinja", None, "no regular file"),
+        ("tokenizer_config.json", None, "no regular file"),
+        ("conversation", f'[{{"role": "user", "content": {DEEP}}}]', "nested too deeply"),
+        ("conversation", json.dumps([{str(i): i for i in range(2000)}]), "more than a thousand members"),
+        ("conversation", 100 << 30, "the limit is"),
+        ("conversation", "[" + "x" * 100000, "parse error"),
+    ],
+)
+def test_files_that_are_too_much(
+    name: str, text: str | int | None, words: str, template_dir: Callable[..., Path], run_cli: RunCli
+) -> None:
+    directory = template_dir("x", "chat_template.json")
+    path = directory / name
+    conversation = directory / "conversation"
+    conversation.write_text(json.dumps(CONVERSATIONS["one"]))
+    if text is None:
+        path.unlink(missing_ok=True)
+        os.mkfifo(path)
+    elif isinstance(text, int):
+        path.write_text("")
+        os.truncate(path, text)
+    else:
+        path.write_text(text)
+    result = run_cli("chat", "--model", directory, "--show-prompt", conversation)
+    assert result.returncode == 2, result.stderr
+    assert name in result.stderr
+    assert words in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert len(result.stderr) < 1000
+
+
+def test_interrupt_ends_a_rendering(cli_path: str, template_dir: Callable[..., Path]) -> None:
+    directory = template_dir("{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}", "jinja")
+    command = [cli_path, "chat", "--model", str(directory), "--show-prompt", "-"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        status = Path(f"/proc/{process.pid}/status")
+        while not int(status.read_text().split("SigCgt:")[1].split()[0], 16) & 1 << (signal.SIGINT - 1):
+            signal.sigtimedwait([], 0.02)
+        process.stdin.write(b"[{}]")
+        process.stdin.close()  # now the rendering begins
+        signal.sigtimedwait([], 0.1)
+        process.send_signal(signal.SIGINT)
+        errors = process.stderr.read()
+    assert process.returncode == 130
+    assert errors == b"fastspec-cli: interrupted\n"
 
 
 def test_broken_files(tiny_model_dir: Path, model_copy: Path) -> None:

@@ -119,7 +119,22 @@ def test_drafters(run_cli: RunCli, tiny_model_dir: Path, tiny_draft_dir: Path, d
         (["--prompt", "a " * 200], ["128"]),
         (["--token-ids", "1,999"], ["999"]),
         (["--prompt-file", "/no/such/file"], ["/no/such/file"]),
+        (["--prompt-file", "/dev"], ["/dev", "directory"]),
+        (["--prompt-file", "/dev/zero"], ["/dev/zero", "limit"]),
         (["--prompt", "a", "--n", "0"], ["n"]),
+        (["--prompt", "a", "--seed", "-1"], ["--seed", '"-1"']),
+        (["--prompt", "a", "--seed", str(2**64)], ["--seed", "out of range"]),
+        (["--prompt", "a", "--kv-cache-bytes", "9" * 20], ["--kv-cache-bytes", "out of range"]),
+        (["--prompt", "a", "--kv-cache-bytes", "1"], ["kv_cache_bytes"]),
+        (["--prompt", "a", "--max-num-seqs", str(2**32 + 1)], ["--max-num-seqs", "out of range"]),
+        (["--prompt", "a", "--temperature", "1e-60"], ["--temperature", "out of range"]),
+        (["--token-ids", "1,,2"], ["--token-ids", "whole number"]),
+        (["--token-ids", "1,2,"], ["--token-ids", "whole number"]),
+        (["--token-ids", str(2**32)], ["--token-ids", "out of range"]),
+        (["--prompt", "a", "--stop-token-ids", "1,x"], ["--stop-token-ids", '"x"']),
+        (["--prompt", "a", "--logit-bias", "5=1e39"], ["5=1e39", "out of range"]),
+        (["--prompt", "a", "--logit-bias", "5"], ["TOKEN=VALUE"]),
+        (["--prompt", "a", "--drafter", "\x1b[2J\u009b"], ["\\x1b[2J\\xc2\\x9b"]),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
@@ -132,15 +147,43 @@ def test_models_that_are_refused(run_cli: RunCli, model_copy: Path) -> None:
     assert_refused(run_cli("info", "--model", "org/name"), "org/name", "python -m fastspec fetch")
     assert_refused(run_cli("generate"), "--model")
     assert_refused(run_cli(), "subcommand")
+    assert_refused(run_cli("bogus"), '"bogus"', "generate")
     (model_copy / "config.json").write_text('{"architectures": ["Mamba2ForCausalLM"], "model_type": "mamba2"}')
     assert_refused(run_cli("info", "--model", model_copy), "amba2")
     (model_copy / "config.json").write_text("[")
     assert_refused(run_cli("generate", "--model", model_copy, "--prompt", "x"), "config.json")
 
 
-def test_memory_that_is_too_small_is_a_failure(run_cli: RunCli, tiny_model_dir: Path) -> None:
-    result = run_cli("info", "--model", tiny_model_dir, "--kv-cache-bytes", 1)
-    assert result.returncode == 1
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may enter every directory")
+@pytest.mark.parametrize("command", [["info"], ["chat"], ["generate", "--prompt", "x"]])
+def test_a_model_that_may_not_be_read(run_cli: RunCli, model_copy: Path, command: list[str]) -> None:
+    model_copy.chmod(0)
+    result = run_cli(*command, "--model", model_copy)
+    model_copy.chmod(0o700)
+    assert_refused(result, str(model_copy), "permission denied")
+
+
+@pytest.mark.parametrize("closed", [False, True])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["info"],
+        ["generate", "--prompt", "x", "--max-tokens", "3"],
+        ["generate", "--prompt", "x", "--max-tokens", "3", "--json"],
+        ["chat"],
+        ["bench", "--context", "64", "--max-tokens", "4", "--repeat", "1"],
+    ],
+)
+def test_output_that_cannot_be_written(cli_path: str, model_copy: Path, arguments: list[str], closed: bool) -> None:
+    (model_copy / "chat_template.jinja").write_text("{{ messages[-1].content }}")
+    command = [cli_path, *arguments] + ([] if arguments == ["--help"] else ["--model", str(model_copy)])
+    script = 'exec "$@" >&-' if closed else 'exec "$@" >/dev/full'
+    result = subprocess.run(
+        ["sh", "-c", script, "sh", *command], input="question\n", stderr=subprocess.PIPE, text=True, check=False
+    )
+    assert result.returncode == 1, result.stderr
+    assert result.stderr.startswith("fastspec-cli: standard output: ")
     assert result.stderr.count("\n") == 1
 
 
@@ -229,6 +272,22 @@ def test_chat(run_cli: RunCli, model_copy: Path) -> None:
         messages += [{"role": "assistant", "content": first}, {"role": "user", "content": "two"}]
         second = llm.chat(messages, params, progress=False)[0].text
     assert result.stdout == f"{first}\n{first}\n{second}\n"
+
+
+def test_a_refused_turn_does_not_end_the_chat(run_cli: RunCli, model_copy: Path) -> None:
+    (model_copy / "chat_template.jinja").write_text(
+        "{% for m in messages %}{% if m.content == 'no' %}{{ raise_exception('never') }}{% endif %}"
+        "{{ m.content }}{% endfor %}"
+    )
+    options = ("chat", "--model", model_copy, "--temperature", 0, "--max-tokens", 3, *REFERENCE)
+    first, second = run_cli(*options, stdin="one\ntwo\n").stdout.splitlines(keepends=True)
+    long = "word " * 500
+    result = run_cli(*options, stdin=f"one\n{long}\nno\ntwo\n/reset\none\n")
+    assert result.stdout == first + second + first
+    assert result.stderr.count("\n") == 2
+    assert "max_model_len" in result.stderr
+    assert "never" in result.stderr
+    assert result.returncode == 2
 
 
 def test_chat_without_template(run_cli: RunCli, tiny_model_dir: Path) -> None:

@@ -17,7 +17,7 @@ def run(root: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    for folder in ("cpp", "python/bindings"):
+    for folder in ("cpp", "cuda", "python/bindings"):
         if (ROOT / folder).is_dir():
             shutil.copytree(ROOT / folder, tmp_path / folder)
     return tmp_path

@@ -1,6 +1,8 @@
 // See attention.h.
 #include "backend/cuda/attention.h"
 
+#include <algorithm>
+
 #include "attention/attention.h"
 #include "backend/cuda/cuda_error.h"
 
@@ -33,7 +35,8 @@ AttentionConfig Attention::choose(const AttentionParams& params) const {
                             : (params.query.rows + params.num_sequences - 1) / params.num_sequences;
   return choose_attention({.dtype = params.kv.dtype,
                            .head_dim = params.kv.head_dim,
-                           .packed_rows = rows_each * (params.num_heads / params.kv.num_kv_heads)},
+                           .packed_rows = rows_each * (params.num_heads / params.kv.num_kv_heads),
+                           .num_sequences = std::min(params.num_sequences, params.query.rows)},
                           limits_);
 }
 

@@ -33,6 +33,7 @@ struct Expression {
     kConditional,  // children[0] if children[1] else children[2] (may be null)
   };
   Kind kind = Kind::kLiteral;
+  int height = 1;  // of the tree below
   std::string text;
   Json literal;
   std::vector<ExpressionPtr> children;

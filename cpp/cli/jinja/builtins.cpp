@@ -5,6 +5,7 @@
 #include <array>
 #include <cctype>
 #include <ctime>
+#include <initializer_list>
 #include <optional>
 
 #include "cli/jinja/text.h"
@@ -22,7 +23,12 @@ std::optional<Value> argument(const Arguments& arguments, std::size_t position, 
   return std::nullopt;
 }
 
-void expect_count(const std::string& what, const Arguments& arguments, std::size_t least, std::size_t most) {
+/// Refuses another number of arguments, and names other than these.
+void expect_count(const std::string& what, const Arguments& arguments, std::size_t least, std::size_t most,
+                  std::initializer_list<std::string_view> names = {}) {
+  for (const auto& [name, value] : arguments.named) {
+    if (std::find(names.begin(), names.end(), name) == names.end()) fail_unsupported(what + " with " + name + "=");
+  }
   const std::size_t count = arguments.positional.size() + arguments.named.size();
   if (count < least || count > most) fail_unsupported(what + " with " + std::to_string(count) + " arguments");
 }
@@ -45,7 +51,7 @@ std::string change_case(const std::string& what, std::string text, bool upper) {
 
 std::int64_t length_of(const Value& value) {
   if (value.is_undefined()) return 0;
-  if (value.is_string()) return static_cast<std::int64_t>(characters(value.string()).size());
+  if (value.is_string()) return static_cast<std::int64_t>(count_characters(value.string()));
   if (value.is_array() || value.is_object()) return static_cast<std::int64_t>(value.data->size());
   fail_render("the length of a number or nothing");
 }
@@ -65,7 +71,10 @@ Value string_method(const std::string& text, const std::string& name, const Argu
     if (arguments.positional.empty()) return Value::of(strip(text, left, right));
     return Value::of(strip(text, left, right, string_argument(what, arguments, 0)));
   }
-  if (name == "upper" || name == "lower") return Value::of(change_case(what, text, name == "upper"));
+  if (name == "upper" || name == "lower") {
+    expect_count(what, arguments, 0, 0);
+    return Value::of(change_case(what, text, name == "upper"));
+  }
   if (name == "startswith" || name == "endswith") {
     expect_count(what, arguments, 1, 1);
     const std::string& part = string_argument(what, arguments, 0);
@@ -94,11 +103,13 @@ Value call_method(const Value& object, const std::string& name, const Arguments&
   if (object.is_string()) return string_method(object.string(), name, arguments);
   const std::string what = "the method " + name + "()";
   if (object.is_object()) {
-    if (name == "items") return Value::of(pairs_of(object));
-    if (name == "keys") return Value::of(*apply_filter("list", object, {}).data);
+    if (name == "items" || name == "keys") {
+      expect_count(what, arguments, 0, 0);
+      return name == "items" ? Value::of(pairs_of(object)) : apply_filter("list", object, {});
+    }
     if (name == "get") {
       expect_count(what, arguments, 1, 2);
-      const Value found = member(object, arguments.positional.at(0));
+      const Value found = member(object, arguments.positional[0]);
       if (!found.is_undefined()) return found;
       return arguments.positional.size() > 1 ? arguments.positional[1] : Value::of(Json(nullptr));
     }
@@ -126,7 +137,7 @@ Value apply_filter(const std::string& name, const Value& value, const Arguments&
   }
   if (name == "string" || name == "safe") return Value::of(to_text(value));
   if (name == "default" || name == "d") {
-    expect_count(what, arguments, 0, 2);
+    expect_count(what, arguments, 0, 2, {"default_value", "boolean"});
     const auto for_false = argument(arguments, 1, "boolean");
     const bool replaced = value.is_undefined() || (for_false && is_true(*for_false) && !is_true(value));
     return replaced ? argument(arguments, 0, "default_value").value_or(Value::of(std::string())) : value;
@@ -137,21 +148,28 @@ Value apply_filter(const std::string& name, const Value& value, const Arguments&
     return Value::of(std::move(list));
   }
   if (name == "first" || name == "last") {
+    if (value.is_string() || value.is_array()) return member(value, Value::of(Json(name == "first" ? 0 : -1)));
     const std::vector<Value> items = items_of(value);
     if (items.empty()) return Value::undefined(name);
     return name == "first" ? items.front() : items.back();
   }
   if (name == "items" && value.is_object()) return Value::of(pairs_of(value));
   if (name == "join") {
-    expect_count(what, arguments, 0, 1);
-    const auto separator = argument(arguments, 0, "d");
+    expect_count(what, arguments, 0, 1, {"d"});
+    const auto given = argument(arguments, 0, "d");
+    const std::string separator = given ? to_text(*given) : std::string();
     std::string text;
     bool first = true;
-    for (const Value& item : items_of(value)) {
-      if (!first && separator) text += to_text(*separator);
-      text += to_text(item);
+    const auto append = [&](std::string_view item) {
+      if (!first) text += separator;
+      text += item;
       if (text.size() > kMaxText) fail_render("a text that is too long");
       first = false;
+    };
+    if (value.is_string()) {
+      for (const std::string_view character : characters(value.string())) append(character);
+    } else {
+      for (const Value& item : items_of(value)) append(to_text(item));
     }
     return Value::of(std::move(text));
   }
@@ -177,7 +195,7 @@ bool apply_test(const std::string& name, const Value& value, const Arguments& ar
   if (name == "true") return boolean() && value.data->get<bool>();
   if (name == "false") return boolean() && !value.data->get<bool>();
   if ((name == "odd" || name == "even") && value.is_integer()) {
-    return (value.data->get<std::int64_t>() % 2 != 0) == (name == "odd");
+    return (value.integer() % 2 != 0) == (name == "odd");
   }
   if (takes_one && !arguments.positional.empty()) {
     const Value& other = arguments.positional[0];
@@ -196,7 +214,7 @@ Value call_function(const std::string& name, const Arguments& arguments) {
   if (name == "raise_exception") {
     expect_count(what, arguments, 1, 1);
     throw Error(ErrorCode::kInvalidArgument,
-                "the model's chat template refuses this conversation: " + to_text(arguments.positional.at(0)));
+                "the model's chat template refuses this conversation: " + to_text(arguments.positional[0]));
   }
   if (name == "namespace") {
     if (!arguments.positional.empty()) fail_unsupported(what + " with such arguments");
@@ -215,17 +233,22 @@ Value call_function(const std::string& name, const Arguments& arguments) {
     std::tm parts{};
     localtime_r(&now, &parts);
     char text[256];
-    const std::size_t size = std::strftime(text, sizeof(text), string_argument(what, arguments, 0).c_str(), &parts);
-    return Value::of(std::string(text, size));
+    // The dot keeps an empty result apart from one that is too long.
+    const std::string format = string_argument(what, arguments, 0) + ".";
+    const std::size_t size = std::strftime(text, sizeof(text), format.c_str(), &parts);
+    if (size == 0) fail_render("a date that is too long");
+    return Value::of(std::string(text, size - 1));
   }
   expect_count(what, arguments, 1, 2);
   std::int64_t bounds[2] = {0, 0};
   for (std::size_t i = 0; i < arguments.positional.size(); ++i) {
     if (!arguments.positional[i].is_integer()) fail_unsupported(what + " with such arguments");
-    bounds[i] = arguments.positional[i].data->get<std::int64_t>();
+    bounds[i] = arguments.positional[i].integer();
   }
   if (arguments.positional.size() == 1) std::swap(bounds[0], bounds[1]);
-  if (bounds[1] > bounds[0] && bounds[1] - bounds[0] > 100000) fail_render("a range of more than 100000");
+  // As unsigned numbers: the distance of two signed ones may not be one.
+  const auto length = static_cast<std::uint64_t>(bounds[1]) - static_cast<std::uint64_t>(bounds[0]);
+  if (bounds[1] > bounds[0] && length > 100000) fail_render("a range of more than 100000");
   Json numbers = Json::array();
   for (std::int64_t i = bounds[0]; i < bounds[1]; ++i) numbers.push_back(i);
   return Value::of(std::move(numbers));

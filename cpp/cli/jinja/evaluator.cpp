@@ -10,14 +10,15 @@ namespace fastspec::cli::jinja {
 namespace {
 
 constexpr std::int64_t kMaxSteps = 2'000'000;
-constexpr std::size_t kBytesPerStep = 64;  // what a step may make; more costs more steps
-constexpr int kMaxCalls = 100;
+constexpr std::size_t kBytesPerStep = 64;  // what a step may look at or make; more costs more steps
+constexpr std::int64_t kStepsBetweenPolls = 10'000;
+constexpr int kMaxNesting = 1000;  // of the evaluator's own calls, macros in macros included
 
 enum class Flow { kNext, kBreak, kContinue };
 
 class Evaluator {
  public:
-  explicit Evaluator(const Json& variables) : scopes_(1) {
+  Evaluator(const Json& variables, const std::function<void()>& poll) : poll_(poll), scopes_(1) {
     for (const auto& [name, value] : variables.items()) scopes_[0][name] = Value::of(value);
   }
 
@@ -33,13 +34,39 @@ class Evaluator {
   void count_steps(std::size_t count) {
     steps_ += static_cast<std::int64_t>(count);
     if (steps_ > kMaxSteps) fail_render("more work than two million steps");
+    if (steps_ < next_poll_) return;
+    poll_();
+    next_poll_ = steps_ + kStepsBetweenPolls;
   }
 
   /// Counts what making a value cost, so that a template can neither run nor grow without end.
   Value made(Value value) {
-    if (value.is_data()) count_steps(size_of(*value.data) / kBytesPerStep);
+    const Json* const data = value.fields != nullptr ? value.fields.get() : value.data.get();
+    if (data != nullptr) count_steps(size_of(*data) / kBytesPerStep);
     return value;
   }
+
+  /// Counts what looking through a value costs: the bytes of a text, the items of a list or dict.
+  Value used(Value value) {
+    if (value.is_string()) count_steps(value.string().size() / kBytesPerStep);
+    if (value.is_array() || value.is_object()) count_steps(value.data->size() * sizeof(Json) / kBytesPerStep);
+    return value;
+  }
+
+  /// The same for an operation that looks through the items of items too.
+  Value compared(Value value) { return value.is_data() ? made(std::move(value)) : value; }
+
+  /// Bounds the depth of calls while it lives.
+  class Nesting {
+   public:
+    explicit Nesting(Evaluator& evaluator) : evaluator_(evaluator) {
+      if (++evaluator_.nesting_ > kMaxNesting) fail_render("macros or expressions nested too deeply");
+    }
+    ~Nesting() { --evaluator_.nesting_; }
+
+   private:
+    Evaluator& evaluator_;
+  };
 
   void append(std::string& output, const std::string& text) {
     count_steps(text.size() / kBytesPerStep);
@@ -49,6 +76,7 @@ class Evaluator {
   // --- statements ---
 
   Flow run(const Body& body, std::string& output) {
+    const Nesting nesting(*this);
     for (const Statement& statement : body.statements) {
       const Flow flow = run(statement, output);
       if (flow != Flow::kNext) return flow;
@@ -98,13 +126,13 @@ class Evaluator {
       scopes_.back()[loop.names[0]] = item;
       return;
     }
-    const std::vector<Value> parts = items_of(item);
+    const std::vector<Value> parts = items_of(used(item));
     if (parts.size() != loop.names.size()) fail_render("a loop over items of another size than its names");
     for (std::size_t i = 0; i < parts.size(); ++i) scopes_.back()[loop.names[i]] = parts[i];
   }
 
   void run_for(const Statement& loop, std::string& output) {
-    std::vector<Value> items = items_of(evaluate(*loop.value));
+    std::vector<Value> items = items_of(used(evaluate(*loop.value)));
     count_steps(items.size());
     if (loop.condition != nullptr) {
       std::vector<Value> kept;
@@ -159,7 +187,8 @@ class Evaluator {
 
   // --- expressions ---
 
-  Value lookup(const std::string& name) const {
+  Value lookup(const std::string& name) {
+    count_steps((scopes_.size() - base_) / 8);
     for (std::size_t i = scopes_.size(); i-- > base_;) {
       if (const auto found = scopes_[i].find(name); found != scopes_[i].end()) return found->second;
     }
@@ -169,6 +198,7 @@ class Evaluator {
 
   Value evaluate(const Expression& node) {
     using Kind = Expression::Kind;
+    const Nesting nesting(*this);
     count_steps(1);
     const auto child = [&](std::size_t i) { return evaluate(*node.children[i]); };
     switch (node.kind) {
@@ -180,21 +210,26 @@ class Evaluator {
       case Kind::kDict:
         return made(collect(node));
       case Kind::kAttribute:
-        return member(child(0), Value::of(node.text));
-      case Kind::kIndex:
-        return member(child(0), child(1));
+        return look_up(child(0), Value::of(node.text));
+      case Kind::kIndex: {
+        const Value container = child(0);
+        return look_up(container, child(1));
+      }
       case Kind::kSlice: {
         const auto part = [&](std::size_t i) {
           return node.children[i] == nullptr ? Value::of(Json(nullptr)) : child(i);
         };
-        return made(apply_slice(child(0), part(1), part(2), part(3)));
+        return made(apply_slice(used(child(0)), part(1), part(2), part(3)));
       }
       case Kind::kCall:
         return made(call(node));
       case Kind::kFilter:
-        return made(apply_filter(node.text, child(0), arguments(node)));
-      case Kind::kTest:
-        return Value::of(apply_test(node.text, child(0), arguments(node)));
+        return made(apply_filter(node.text, used(child(0)), arguments(node)));
+      case Kind::kTest: {
+        // Without an argument a test looks at no more than the type.
+        const Value value = node.children.size() > 1 ? compared(child(0)) : child(0);
+        return Value::of(apply_test(node.text, value, arguments(node)));
+      }
       case Kind::kNegative:
         return apply_binary("-", Value::of(Json(0)), child(0));
       case Kind::kNot:
@@ -208,14 +243,20 @@ class Evaluator {
         return is_true(left) ? left : child(1);
       }
       case Kind::kBinary: {
-        const Value left = child(0);
-        return made(apply_binary(node.text, left, child(1)));
+        const Value left = compared(child(0));
+        return made(apply_binary(node.text, left, compared(child(1))));
       }
       case Kind::kConditional:
         if (is_true(child(1))) return child(0);
         return node.children[2] == nullptr ? Value::undefined("the missing else") : child(2);
     }
     return {};
+  }
+
+  Value look_up(const Value& container, const Value& key) {
+    if (container.kind == Value::Kind::kNamespace) return made(member(container, key));
+    // An item of a list is found at once.
+    return member(container.is_array() ? container : used(container), key);
   }
 
   Value collect(const Expression& node) {
@@ -240,15 +281,16 @@ class Evaluator {
   /// Arguments of a call, filter or test: the children behind the first.
   Arguments arguments(const Expression& node) {
     Arguments result;
-    for (std::size_t i = 1; i < node.children.size(); ++i) result.positional.push_back(evaluate(*node.children[i]));
-    for (const auto& [name, value] : node.named) result.named.emplace_back(name, evaluate(*value));
+    for (std::size_t i = 1; i < node.children.size(); ++i)
+      result.positional.push_back(used(evaluate(*node.children[i])));
+    for (const auto& [name, value] : node.named) result.named.emplace_back(name, used(evaluate(*value)));
     return result;
   }
 
   Value call(const Expression& node) {
     const Expression& callee = *node.children[0];
     if (callee.kind == Expression::Kind::kAttribute) {
-      const Value object = evaluate(*callee.children[0]);
+      const Value object = used(evaluate(*callee.children[0]));
       return call_method(object, callee.text, arguments(node));
     }
     const Value function = evaluate(callee);
@@ -259,8 +301,8 @@ class Evaluator {
   }
 
   Value call_macro(const Statement& macro, Arguments given) {
-    if (calls_ >= kMaxCalls) fail_render("macros that call one another too deeply");
     if (given.positional.size() > macro.names.size()) fail_render("too many arguments for " + macro.text + "()");
+    count_steps(macro.names.size());
     Scope scope;
     const std::size_t required = macro.names.size() - macro.defaults.size();
     for (std::size_t i = 0; i < macro.names.size(); ++i) {
@@ -274,19 +316,19 @@ class Evaluator {
     const std::size_t outer_base = base_;
     base_ = scopes_.size();
     scopes_.push_back(std::move(scope));
-    ++calls_;
     std::string text;
     run(macro.branches[0].body, text);
-    --calls_;
     scopes_.pop_back();
     base_ = outer_base;
     return Value::of(std::move(text));
   }
 
+  const std::function<void()>& poll_;
   std::vector<Scope> scopes_;
   std::size_t base_ = 0;  // scopes below, but the outermost, belong to callers and are not seen
-  int calls_ = 0;
+  int nesting_ = 0;
   std::int64_t steps_ = 0;
+  std::int64_t next_poll_ = 0;
 };
 
 }  // namespace
@@ -299,8 +341,8 @@ Template Template::parse(std::string_view source) {
   return Template(parse_template(source));
 }
 
-std::string Template::render(const Json& variables) const {
-  return Evaluator(variables).render(*body_);
+std::string Template::render(const Json& variables, const std::function<void()>& poll) const {
+  return Evaluator(variables, poll).render(*body_);
 }
 
 }  // namespace fastspec::cli::jinja

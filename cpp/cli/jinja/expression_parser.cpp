@@ -5,21 +5,39 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdint>
+#include <cstdlib>
 
 namespace fastspec::cli::jinja {
 namespace {
 
-constexpr int kMaxDepth = 200;
+constexpr int kMaxDepth = 200;   // of calls while parsing
+constexpr int kMaxHeight = 200;  // of a tree, which grows in long chains too: a + b + c ..., a.b.c ..., a | b | c ...
 
 using Kind = Expression::Kind;
+
+[[noreturn]] void fail_depth() {
+  throw Error(ErrorCode::kUnsupported, "template: nested too deeply or too long a chain");
+}
+
+/// Counts a child, which may be null, in the height: whoever walks or destroys a tree relies on its bound.
+ExpressionPtr below(Expression& parent, ExpressionPtr child) {
+  if (child != nullptr) parent.height = std::max(parent.height, child->height + 1);
+  if (parent.height > kMaxHeight) fail_depth();
+  return child;
+}
+
+void adopt(Expression& parent, ExpressionPtr child) {
+  parent.children.push_back(below(parent, std::move(child)));
+}
 
 template <typename... Children>
 ExpressionPtr make(Kind kind, std::string text, Children... children) {
   auto node = std::make_unique<Expression>();
   node->kind = kind;
   node->text = std::move(text);
-  (node->children.push_back(std::move(children)), ...);
+  (adopt(*node, std::move(children)), ...);
   return node;
 }
 
@@ -32,7 +50,7 @@ ExpressionPtr make_literal(Json value) {
 }  // namespace
 
 ExpressionParser::Depth::Depth(ExpressionParser& parser) : parser_(parser) {
-  if (++parser_.depth_ > kMaxDepth) throw Error(ErrorCode::kUnsupported, "template: nested too deeply");
+  if (++parser_.depth_ > kMaxDepth) fail_depth();
 }
 
 const Token& ExpressionParser::peek(std::size_t ahead) const {
@@ -93,7 +111,7 @@ ExpressionPtr ExpressionParser::tuple_expression() {
   ExpressionPtr first = expression();
   if (!at_operator(",")) return first;
   ExpressionPtr all = make(Kind::kList, "", std::move(first));
-  while (take_operator(",")) all->children.push_back(expression());
+  while (take_operator(",")) adopt(*all, expression());
   return all;
 }
 
@@ -187,8 +205,12 @@ ExpressionPtr ExpressionParser::primary() {
       take();
       return make_literal(value);
     }
-    case Token::Kind::kFloat:
-      return make_literal(std::stod(take().text));
+    case Token::Kind::kFloat: {
+      const double value = std::strtod(token.text.c_str(), nullptr);
+      if (!std::isfinite(value)) fail("a smaller number");
+      take();
+      return make_literal(value);
+    }
     case Token::Kind::kName: {
       const std::string name = take().text;
       if (name == "true" || name == "True") return make_literal(true);
@@ -216,7 +238,7 @@ ExpressionPtr ExpressionParser::list(std::string_view close) {
       expect_operator(",");
       if (take_operator(close)) break;
     }
-    node->children.push_back(expression());
+    adopt(*node, expression());
   }
   return node;
 }
@@ -228,9 +250,9 @@ ExpressionPtr ExpressionParser::dict() {
       expect_operator(",");
       if (take_operator("}")) break;
     }
-    node->children.push_back(expression());
+    adopt(*node, expression());
     expect_operator(":");
-    node->children.push_back(expression());
+    adopt(*node, expression());
   }
   return node;
 }
@@ -311,7 +333,7 @@ ExpressionPtr ExpressionParser::test(ExpressionPtr value) {
   if (take_operator("(")) {
     arguments(*node);
   } else if (begins_test_argument()) {
-    node->children.push_back(postfix(primary()));
+    adopt(*node, postfix(primary()));
   }
   return negated ? make(Kind::kNot, "", std::move(node)) : std::move(node);
 }
@@ -329,9 +351,9 @@ void ExpressionParser::arguments(Expression& call) {
     if (named) {
       std::string name = take().text;
       take();
-      call.named.emplace_back(std::move(name), expression());
+      call.named.emplace_back(std::move(name), below(call, expression()));
     } else {
-      call.children.push_back(expression());
+      adopt(call, expression());
     }
   }
 }

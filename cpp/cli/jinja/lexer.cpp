@@ -13,6 +13,7 @@ namespace fastspec::cli::jinja {
 namespace {
 
 constexpr std::size_t kMaxSourceBytes = 1 << 20;
+constexpr std::size_t kMaxNameBytes = 256;  // names are compared and copied often
 
 class Lexer {
  public:
@@ -153,6 +154,7 @@ class Lexer {
            (std::isalnum(static_cast<unsigned char>(source_[end])) != 0 || source_[end] == '_')) {
       ++end;
     }
+    if (end - at_ > kMaxNameBytes) fail("a name of " + std::to_string(end - at_) + " bytes: too long");
     add(Token::Kind::kName, source_.substr(at_, end - at_));
     advance(end - at_);
   }

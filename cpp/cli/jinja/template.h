@@ -3,6 +3,7 @@
 // come from strangers: depth, steps and output are bounded. Knows nothing of chats or models.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -23,9 +24,10 @@ class Template {
   ~Template();
 
   /// @param variables an object.
+  /// @param poll called now and then; may throw to end the rendering.
   /// @throws Error(kUnsupported) naming a filter, test, method or function that is not built,
   /// Error(kInvalidArgument) where the template itself refuses or fails.
-  std::string render(const Json& variables) const;
+  std::string render(const Json& variables, const std::function<void()>& poll) const;
 
  private:
   explicit Template(std::unique_ptr<Body> body);

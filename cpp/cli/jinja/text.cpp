@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
+#include <cstring>
 
 namespace fastspec::cli::jinja {
 namespace {
@@ -76,20 +77,37 @@ std::string strip(std::string_view text, bool left, bool right) {
 }
 
 std::string strip(std::string_view text, bool left, bool right, std::string_view set) {
-  const std::vector<std::string> removed = characters(set);
+  const std::vector<std::string_view> removed = characters(set);
   return strip_if(text, left, right, [&](std::string_view character) {
     return std::find(removed.begin(), removed.end(), character) != removed.end();
   });
 }
 
-std::vector<std::string> characters(std::string_view text) {
-  std::vector<std::string> result;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t length = length_of_character(text, at);
-    result.emplace_back(text.substr(at, length));
-    at += length;
+std::vector<std::string_view> characters(std::string_view text) {
+  std::vector<std::string_view> result;
+  for (std::size_t at = 0; at < text.size(); at += result.back().size()) {
+    result.push_back(text.substr(at, length_of_character(text, at)));
   }
   return result;
+}
+
+std::size_t count_characters(std::string_view text) {
+  std::size_t count = 0;
+  for (std::size_t at = 0; at < text.size(); at += length_of_character(text, at)) ++count;
+  return count;
+}
+
+std::string_view character_at(std::string_view text, std::size_t index) {
+  std::size_t at = 0;
+  while (at < text.size() && index-- > 0) at += length_of_character(text, at);
+  return at < text.size() ? text.substr(at, length_of_character(text, at)) : std::string_view();
+}
+
+std::size_t find(std::string_view text, std::string_view part) {
+  // Not std::string::find, whose time is the product of the lengths.
+  const void* const found = memmem(text.data(), text.size(), part.data(), part.size());
+  if (found == nullptr) return std::string_view::npos;
+  return static_cast<std::size_t>(static_cast<const char*>(found) - text.data());
 }
 
 std::optional<std::string> unescape(std::string_view text) {
@@ -122,19 +140,18 @@ std::optional<std::string> unescape(std::string_view text) {
 
 std::string replace_all(std::string_view text, std::string_view from, std::string_view to) {
   std::string result;
-  const std::vector<std::string> pieces = split(text, from);
-  for (std::size_t i = 0; i < pieces.size(); ++i) {
-    if (i > 0) result += to;
-    result += pieces[i];
+  for (std::size_t found = 0; (found = find(text, from)) != std::string_view::npos;) {
+    result.append(text.substr(0, found)).append(to);
+    text.remove_prefix(found + from.size());
   }
-  return result;
+  return result.append(text);
 }
 
-std::vector<std::string> split(std::string_view text, std::string_view separator) {
-  std::vector<std::string> pieces;
+std::vector<std::string_view> split(std::string_view text, std::string_view separator) {
+  std::vector<std::string_view> pieces;
   while (true) {
-    const std::size_t found = text.find(separator);
-    pieces.emplace_back(text.substr(0, found));
+    const std::size_t found = find(text, separator);
+    pieces.push_back(text.substr(0, found));
     if (found == std::string_view::npos) return pieces;
     text.remove_prefix(found + separator.size());
   }

@@ -33,7 +33,7 @@ std::string type_name(const Value& value) {
 bool contains(const Value& container, const Value& item) {
   if (container.is_string()) {
     if (!item.is_string()) fail_types("in", item, container);
-    return container.string().find(item.string()) != std::string::npos;
+    return find(container.string(), item.string()) != std::string::npos;
   }
   if (container.is_object()) return item.is_string() && container.data->contains(item.string());
   const std::vector<Value> items = items_of(container);
@@ -55,10 +55,12 @@ Value add(const Value& left, const Value& right) {
 
 Value arithmetic(const std::string& operation, const Value& left, const Value& right) {
   if (left.is_integer() && right.is_integer() && operation != "/") {
-    const auto a = left.data->get<std::int64_t>();
-    const auto b = right.data->get<std::int64_t>();
+    const std::int64_t a = left.integer();
+    const std::int64_t b = right.integer();
     constexpr std::int64_t kLimit = 1 << 30;
-    if (std::abs(a) > kLimit || std::abs(b) > kLimit) fail_unsupported("numbers beyond a billion");
+    for (const std::int64_t number : {a, b}) {
+      if (number < -kLimit || number > kLimit) fail_unsupported("numbers beyond a billion");
+    }
     if (operation == "+") return Value::of(a + b);
     if (operation == "-") return Value::of(a - b);
     if (operation == "*") return Value::of(a * b);
@@ -78,9 +80,24 @@ Value arithmetic(const std::string& operation, const Value& left, const Value& r
 }
 
 bool is_less(const std::string& operation, const Value& left, const Value& right) {
+  if (left.is_integer() && right.is_integer()) return left.integer() < right.integer();
   if (left.is_number() && right.is_number()) return left.data->get<double>() < right.data->get<double>();
   if (left.is_string() && right.is_string()) return left.string() < right.string();
   fail_types(operation, left, right);
+}
+
+constexpr int kMaxNesting = 200;  // of lists and dicts in one another
+
+std::size_t size_within(const Json& data, int levels) {
+  if (levels == 0) fail_render("lists and dicts nested too deeply");
+  std::size_t size = sizeof(Json);
+  if (data.is_string()) return size + sizeof(std::string) + data.get_ref<const std::string&>().size();
+  if (data.is_object()) {
+    for (const auto& [key, item] : data.items()) size += sizeof(key) + key.size() + size_within(item, levels - 1);
+  } else if (data.is_array()) {
+    for (const Json& item : data) size += size_within(item, levels - 1);
+  }
+  return size;
 }
 
 }  // namespace
@@ -92,15 +109,14 @@ void fail_unsupported(const std::string& what) {
   throw Error(ErrorCode::kUnsupported, "template: " + what);
 }
 
+std::int64_t Value::integer() const {
+  const auto number = data->get<std::int64_t>();
+  if (data->is_number_unsigned() && number < 0) fail_unsupported("a number beyond 64 bits");
+  return number;
+}
+
 std::size_t size_of(const Json& data) {
-  std::size_t size = sizeof(Json);
-  if (data.is_string()) return size + data.get_ref<const std::string&>().size();
-  if (data.is_object()) {
-    for (const auto& [key, item] : data.items()) size += key.size() + size_of(item);
-  } else if (data.is_array()) {
-    for (const Json& item : data) size += size_of(item);
-  }
-  return size;
+  return size_within(data, kMaxNesting);
 }
 
 bool is_true(const Value& value) {
@@ -124,6 +140,7 @@ bool are_equal(const Value& left, const Value& right) {
     };
     return number(*left.data) == number(*right.data);
   }
+  if (left.is_integer() && right.is_integer()) return left.integer() == right.integer();
   return *left.data == *right.data;
 }
 
@@ -142,7 +159,7 @@ std::vector<Value> items_of(const Value& value) {
   std::vector<Value> items;
   if (value.is_undefined()) return items;
   if (value.is_string()) {
-    for (std::string& character : characters(value.string())) items.push_back(Value::of(std::move(character)));
+    for (const std::string_view character : characters(value.string())) items.push_back(Value::of(Json(character)));
   } else if (value.is_array()) {
     for (const Json& item : *value.data) items.push_back(Value::of(std::shared_ptr<const Json>(value.data, &item)));
   } else if (value.is_object()) {
@@ -167,11 +184,13 @@ Value member(const Value& container, const Value& key) {
     return Value::of(std::shared_ptr<const Json>(container.data, &*found));
   }
   if (!key.is_integer() || (!fields->is_array() && !fields->is_string())) return Value::undefined(name);
-  const std::vector<Value> items = items_of(container);
-  auto index = key.data->get<std::int64_t>();
-  if (index < 0) index += static_cast<std::int64_t>(items.size());
-  if (index < 0 || index >= static_cast<std::int64_t>(items.size())) return Value::undefined(name);
-  return items[static_cast<std::size_t>(index)];
+  const std::size_t size = fields->is_array() ? fields->size() : count_characters(container.string());
+  std::int64_t index = key.integer();
+  if (index < 0) index += static_cast<std::int64_t>(size);
+  if (index < 0 || index >= static_cast<std::int64_t>(size)) return Value::undefined(name);
+  const auto at = static_cast<std::size_t>(index);
+  if (fields->is_string()) return Value::of(Json(character_at(container.string(), at)));
+  return Value::of(std::shared_ptr<const Json>(container.data, &(*fields)[at]));
 }
 
 Value apply_binary(const std::string& operation, const Value& left, const Value& right) {
@@ -191,15 +210,17 @@ Value apply_binary(const std::string& operation, const Value& left, const Value&
 
 Value apply_slice(const Value& value, const Value& start, const Value& stop, const Value& step) {
   if (!value.is_array() && !value.is_string()) fail_render("a slice of a value of type " + type_name(value));
-  const std::vector<Value> items = items_of(value);
-  const auto size = static_cast<std::int64_t>(items.size());
+  std::vector<std::string_view> letters;
+  if (value.is_string()) letters = characters(value.string());
+  const auto size = static_cast<std::int64_t>(value.is_string() ? letters.size() : value.data->size());
   const auto absent = [](const Value& part) { return part.is_data() && part.data->is_null(); };
   const auto read = [&](const Value& part, std::int64_t otherwise) {
     if (absent(part)) return otherwise;
     if (!part.is_integer()) fail_render("a slice by a value of type " + type_name(part));
-    return part.data->get<std::int64_t>();
+    return part.integer();
   };
-  const std::int64_t stride = read(step, 1);
+  // A longer step than the whole is as good as the whole.
+  const std::int64_t stride = std::clamp<std::int64_t>(read(step, 1), -size - 1, size + 1);
   if (stride == 0) fail_render("a slice with step 0");
   const bool forward = stride > 0;
   const auto bound = [&](const Value& part, std::int64_t otherwise) {
@@ -212,11 +233,11 @@ Value apply_slice(const Value& value, const Value& start, const Value& stop, con
   Json result = Json::array();
   std::string text;
   for (std::int64_t i = first; forward ? i < last : i > last; i += stride) {
-    const Value& item = items[static_cast<std::size_t>(i)];
+    const auto at = static_cast<std::size_t>(i);
     if (value.is_string()) {
-      text += item.string();
+      text += letters[at];
     } else {
-      result.push_back(*item.data);
+      result.push_back((*value.data)[at]);
     }
   }
   return value.is_string() ? Value::of(std::move(text)) : Value::of(std::move(result));

@@ -1,6 +1,7 @@
 // What an expression is worth. Data is shared, not copied: a conversation is looked at many times.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -44,6 +45,8 @@ struct Value {
   bool is_integer() const { return is_data() && data->is_number_integer(); }
   bool is_number() const { return is_data() && data->is_number(); }
   const std::string& string() const { return data->get_ref<const std::string&>(); }
+  /// @throws Error(kUnsupported) beyond 64 bits with sign.
+  std::int64_t integer() const;
 };
 
 struct Arguments {
@@ -62,7 +65,7 @@ bool are_equal(const Value& left, const Value& right);
 std::string to_text(const Value& value);
 /// Longest text that an operation may make, in bytes.
 inline constexpr std::size_t kMaxText = 4 << 20;
-/// Bytes of memory that data takes, about.
+/// Bytes of memory that data takes, about. @throws Error(kInvalidArgument) for data nested too deeply.
 std::size_t size_of(const Json& data);
 
 /// What a loop runs over.

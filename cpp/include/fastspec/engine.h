@@ -96,8 +96,10 @@ class Engine {
   /// True while a request waits or runs. Safe from any thread.
   bool has_work() const;
 
-  /// One pass over the running sequences; one thread at a time. Returns at once when there is nothing to do.
-  /// @throws Error; the engine stays usable and the step can be repeated, except after kDeviceFailure.
+  /// One pass over the running sequences. Returns at once when there is nothing to do.
+  /// @throws Error; kInvalidArgument when step() or generate() is running already (in another thread, or around the
+  /// callback that calls this) or the engine was made before a fork. The engine stays usable and the step can be
+  /// repeated, except after kDeviceFailure.
   StepReport step();
 
   /// Submits all, steps until they are done, returns one whole (not delta) Output a sample, in request and sample

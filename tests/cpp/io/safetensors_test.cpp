@@ -244,7 +244,7 @@ TEST_F(ShardsTest, RefusesMalformedIndexes) {
                [&] { SafetensorsDirectory files(directory_.path()); });
   directory_.remove("model.safetensors.index.json");
   std::filesystem::create_directory(directory_.path() / "model.safetensors.index.json");
-  expect_error(ErrorCode::kNotFound, {"index.json"}, [&] { SafetensorsDirectory files(directory_.path()); });
+  expect_error(ErrorCode::kInvalidFile, {"index.json"}, [&] { SafetensorsDirectory files(directory_.path()); });
 }
 
 }  // namespace

@@ -187,6 +187,46 @@ TEST(HostileTokenizer, Templates) {
       });
 }
 
+TEST(HostileTokenizer, PipelinesThatGrow) {
+  const auto repeat = [](const json& step, int count) { return json(std::vector<json>(count, step)); };
+  const auto replace = [](const char* from, int count) {
+    return json{{"type", "Replace"}, {"pattern", {{"String", from}}}, {"content", std::string(count, *from)}};
+  };
+  const json text_a = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
+  const json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}};
+  const json nested = {{"type", "Sequence"}, {"normalizers", json::array({{{"type", "NFC"}}})}};
+  expect_refused(
+      byte_level_json(),
+      {
+          {"/normalizer", {{"type", "Sequence"}, {"normalizers", repeat({{"type", "NFC"}}, 65)}}, "65 steps, at most"},
+          {"/normalizer", {{"type", "Sequence"}, {"normalizers", {nested}}}, "a Sequence inside another"},
+          {"/pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", repeat(byte_level, 5000)}}, "5000 steps"},
+          {"/decoder", {{"type", "Sequence"}, {"decoders", repeat({{"type", "Fuse"}}, 65)}}, "65 steps"},
+      });
+  expect_refused(byte_fallback_json(), {{"/post_processor/single", {text_a, text_a}, "the text occurs twice"},
+                                        {"/post_processor/single", repeat(text_a, 100), "100 steps"}});
+
+  // What only shows with a text: a few letters become gigabytes.
+  const auto error_of = [](const json& file, const auto& use) {
+    const test::TemporaryDirectory directory;
+    const auto tokenizer = Tokenizer::load(directory.write("tokenizer.json", file.dump()));
+    try {
+      use(*tokenizer);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  json growing = byte_level_json();
+  growing["normalizer"] = {{"type", "Sequence"}, {"normalizers", repeat(replace("a", 1000), 12)}};
+  EXPECT_NE(error_of(growing, [](const Tokenizer& t) { t.encode("aaaa"); }).find("replacing makes more than"),
+            std::string::npos);
+  growing = byte_level_json();
+  growing["decoder"] = {{"type", "Sequence"}, {"decoders", repeat(replace("a", 1000), 12)}};
+  EXPECT_NE(error_of(growing, [](const Tokenizer& t) { t.decode(t.encode("aaaa")); }).find("replacing makes more than"),
+            std::string::npos);
+}
+
 TEST(HostileTokenizer, RegularExpressions) {
   const std::string where = "field \"pre_tokenizer.pattern.Regex\"";
   std::vector<Mutation> mutations;

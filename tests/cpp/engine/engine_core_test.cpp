@@ -1,0 +1,61 @@
+// Who may step an engine, and when: one at a time, not from a callback, not after a fork.
+#include "engine/engine_core.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "support/engine_harness.h"
+
+namespace fastspec::testing {
+namespace {
+
+Request make_request() {
+  Request request;
+  request.prompt_token_ids = {1, 2, 3};
+  request.sampling.temperature = 0;
+  request.sampling.max_tokens = 5;
+  request.sampling.ignore_eos = true;
+  return request;
+}
+
+TEST(EngineCore, RefusesToStepInsideItsOwnCallback) {
+  const auto engine = make_engine({});
+  EXPECT_THROW(engine->generate({make_request()},
+                                [&](const Output&) {
+                                  engine->step();
+                                  return true;
+                                }),
+               Error);
+  // The refused call left nothing behind: what it had submitted is cancelled, the engine serves on.
+  const std::vector<Output> outputs = engine->generate({make_request()}, {});
+  EXPECT_EQ(outputs[0].token_ids.size(), 5U);
+  EXPECT_EQ(outputs[0].finish_reason, FinishReason::kLength);
+  engine->check_invariants();
+}
+
+TEST(EngineCore, RefusesWorkInAForkedProcess) {
+  const auto engine = make_engine({});
+  const pid_t child = fork();
+  if (child == 0) {
+    int refused = 0;
+    try {
+      engine->submit(make_request());
+    } catch (const Error& error) {
+      refused += error.code() == ErrorCode::kInvalidArgument ? 1 : 0;
+    }
+    try {
+      engine->step();
+    } catch (const Error& error) {
+      refused += error.code() == ErrorCode::kInvalidArgument ? 1 : 0;
+    }
+    _exit(refused);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 2) << status;
+  EXPECT_EQ(engine->generate({make_request()}, {})[0].token_ids.size(), 5U);
+}
+
+}  // namespace
+}  // namespace fastspec::testing
