@@ -16,7 +16,8 @@ struct Backend {
   std::unique_ptr<Ops> ops;
 };
 
-/// @param device "cpu" (fast path), "cpu:reference" (row-invariant float32, for tests and for bit-exact runs), "cuda" or
+/// @param device "cpu" (fast path), "cpu:reference" (row-invariant float32, for tests and for bit-exact runs), "cuda"
+/// or
 ///        "cuda:N" (the first, or the N-th GPU).
 /// @param dtype of weights and K/V; activations follow Ops::activation_dtype().
 /// @param num_threads 0 = one per core.
