@@ -10,6 +10,9 @@ difference is shown with its margin. Uses the public Python API only.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
+import statistics
 import sys
 import time
 from dataclasses import dataclass
@@ -21,8 +24,9 @@ PASSAGE = (
     "lit the great lamp and looked out over the dark water. Ships passed far away, and their small lights moved "
     "slowly along the horizon. When the fog came, the keeper rang the old bronze bell once a minute until morning."
 )
+ROUNDS = 3
 PROMPTS = {
-    "copying": f"Repeat this passage exactly, but write 'blue' instead of 'bronze':\n\n{PASSAGE}",
+    "copying": f"Repeat this passage word for word:\n\n{PASSAGE}",
     "ordinary": "Explain in a few sentences why the sky is blue.",
 }
 
@@ -42,22 +46,30 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def generate(args: argparse.Namespace, drafter: str | None) -> list[Run]:
-    """All prompts, one after the other, with one drafter."""
-    label = "plain" if drafter is None else drafter.split(":")[0]
-    say(f"loading {args.model} ({label})")
-    runs = []
+def generate_all(args: argparse.Namespace, drafters: list[str | None]) -> list[Run]:
+    """Every prompt with every drafter, in rounds so that all meet the same machine; the median speed counts."""
     params = SamplingParams(temperature=0, max_tokens=args.max_tokens)
-    with LLM(args.model, drafter=drafter, dtype=args.dtype) as llm:
-        for name, text in PROMPTS.items():
-            result = llm.chat([{"role": "user", "content": text}], params, progress=sys.stderr.isatty())[0]
-            output = result.outputs[0]
-            stats = output.stats
-            assert stats is not None
-            decoding = stats.seconds - stats.seconds_to_first_token
-            speed = stats.decoding_tokens / decoding if decoding > 0 else 0.0
-            runs.append(Run(name, label, output, speed))
-    return runs
+    outputs: dict[tuple[str, str], CompletionOutput] = {}
+    speeds: dict[tuple[str, str], list[float]] = {}
+    with contextlib.ExitStack() as stack:
+        engines = {}
+        for drafter in drafters:
+            label = "plain" if drafter is None else drafter.split(":")[0]
+            say(f"loading {args.model} ({label})")
+            engines[label] = stack.enter_context(
+                LLM(args.model, drafter=drafter, dtype=args.dtype, max_num_seqs=1, max_model_len=2048)
+            )
+        say(f"writing, {ROUNDS} rounds")
+        for _ in range(ROUNDS):
+            for name, text in PROMPTS.items():
+                for label, llm in engines.items():
+                    output = llm.chat([{"role": "user", "content": text}], params, progress=False)[0].outputs[0]
+                    stats = output.stats
+                    assert stats is not None
+                    decoding = stats.seconds - stats.seconds_to_first_token
+                    outputs[name, label] = output
+                    speeds.setdefault((name, label), []).append(stats.decoding_tokens / max(decoding, 1e-9))
+    return [Run(*key, output, statistics.median(speeds[key])) for key, output in outputs.items()]
 
 
 def first_difference(plain: list[int], other: list[int]) -> int | None:
@@ -103,13 +115,13 @@ def main() -> int:
     drafters: list[str | None] = [None, "ngram"]
     if args.draft:
         drafters.append(f"standalone:{args.draft}")
-    runs = [run for drafter in drafters for run in generate(args, drafter)]
+    runs = generate_all(args, drafters)
     plain = {run.prompt: run for run in runs if run.drafter == "plain"}
 
     for name, run in plain.items():
         print(f"\n--- {name} prompt ---\n{PROMPTS[name]}\n--- answer ---\n{run.output.text.strip()}")
 
-    print(f"\n{args.dtype}, greedy. tau = tokens per decoding pass of the target, bonus token included.")
+    print(f"\n{args.dtype}, greedy, median of {ROUNDS}. tau = tokens per decoding pass of the target, bonus included.")
     header = f"{'prompt':<10} {'drafter':<11} {'tokens':>6} {'tokens/s':>9} {'speed-up':>9} {'tau':>6}  equal to plain"
     print(header + "\n" + "-" * len(header))
     different = 0
@@ -124,6 +136,12 @@ def main() -> int:
                 f"{name:<10} {run.drafter:<11} {len(run.output.token_ids):>6} {run.tokens_per_second:>9.1f} "
                 f"{speed_up:>8.2f}x {stats.acceptance_length:>6.2f}  {equal}"
             )
+    print(
+        "\nn-gram lookup proposes what followed the same words before: it pays where text repeats (quoting, editing,\n"
+        "code), costs a little where it does not, and changes no word: what the small model says is its own."
+    )
+    if os.getloadavg()[0] > 1.5 * (os.cpu_count() or 1):
+        print("Other programs keep this machine busy: take the speeds with a grain of salt.")
     say(f"\n{time.perf_counter() - started:.0f} s in all")
     if different and args.dtype == "float32":
         say(f"{different} of {len(runs)} runs differ from plain decoding in float32")

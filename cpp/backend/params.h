@@ -150,7 +150,7 @@ struct LogitBias {
   float bias = 0;
 };
 
-/// How the token after a row is drawn (architecture section 6, "Sampling"). Penalties and bias first, then temperature,
+/// How the token after a row is drawn (cpp/README.md, "Promises"). Penalties and bias first, then temperature,
 /// then top-k, top-p, min-p; the token is the argmax of (logit / temperature + Gumbel noise), noise a pure function of
 /// (seed, sample_index, position, token). Temperature 0 takes the argmax; ties go to the lowest id.
 struct SamplingRule {

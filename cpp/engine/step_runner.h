@@ -1,4 +1,4 @@
-// One step, seven verbs (architecture section 5): plan, draft, budget, select, verify, accept, commit. Owns the order
+// One step, seven verbs (cpp/README.md): plan, draft, budget, select, verify, accept, commit. Owns the order
 // of things and what happens when one of them fails; each verb's work is elsewhere.
 #pragma once
 

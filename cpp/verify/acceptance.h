@@ -1,5 +1,5 @@
-// Coupled acceptance (architecture section 6): the target's own draw at every node, going on while a child carries it.
-// The output is plain decoding's, whatever was proposed.
+// Coupled acceptance (cpp/README.md, "Promises"): the target's own draw at every node, going on while a child carries
+// it. The output is plain decoding's, whatever was proposed.
 #pragma once
 
 #include <span>

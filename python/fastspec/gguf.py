@@ -55,6 +55,8 @@ def convert(file: Path, target: Path, dtype: str = "bfloat16") -> None:
     try:
         _write(file, work, dtype)
         work.chmod(0o755)
+        for written in work.iterdir():
+            written.chmod(0o644)  # safetensors writes for its owner alone; the cache may be shared
         try:
             os.rename(work, target)
         except OSError:

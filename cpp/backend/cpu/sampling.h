@@ -1,4 +1,4 @@
-// Draws tokens from logits: coupled acceptance of trees and coupled proposals (architecture section 6, "Sampling"). One
+// Draws tokens from logits: coupled acceptance of trees and coupled proposals (cpp/README.md, "Promises"). One
 // implementation for both CPU paths. Each tree and each row is a pure function of its own arguments.
 #pragma once
 

@@ -58,7 +58,7 @@ enum class FinishReason { kNone, kStop, kLength, kCancelled, kError };
 /// "", "stop", "length", "cancelled", "error".
 const char* to_string(FinishReason reason) noexcept;
 
-/// What is promised about an output (architecture section 6). kExact: the tokens of plain decoding with the same seed.
+/// What is promised about an output. kExact: the tokens of plain decoding with the same seed.
 enum class Guarantee { kExact, kSparse };
 const char* to_string(Guarantee guarantee) noexcept;
 

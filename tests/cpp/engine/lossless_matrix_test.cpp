@@ -1,6 +1,6 @@
-// The lossless matrix (architecture section 8): whatever is drafted, batched, cut or preempted, the output is bit for
-// bit that of plain decoding of each request alone. Runs on the reference backend; the last part counts near-ties on
-// the fast path.
+// The lossless matrix (cpp/README.md, "Promises"): whatever is drafted, batched, cut or preempted, the output is bit
+// for bit that of plain decoding of each request alone. Runs on the reference backend; the last part counts near-ties
+// on the fast path.
 #include <gtest/gtest.h>
 
 #include <algorithm>
