@@ -1,22 +1,17 @@
 #!/usr/bin/env bash
 # Compiles every kernel of cuda/ for the tuned architecture (9.0a) and one instance of each kind for the others, without a GPU
-# and without the rest of the build: what a machine with nvcc alone can check. Exit code 77 where there is no nvcc.
+# and without the rest of the build. Brings nvcc where there is none (tools/cuda_toolkit.sh), for which it needs .venv.
 #   bash tools/compile_kernels.sh [OUT_DIR]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 out=${1:-build/kernels}
-nvcc=${CUDACXX:-}
-for candidate in /usr/local/cuda/bin/nvcc /opt/cuda/bin/nvcc; do
-  [ -n "$nvcc" ] || { [ -x "$candidate" ] && nvcc=$candidate; } || true
-done
-[ -n "$nvcc" ] || nvcc=$(command -v nvcc || true)
-[ -n "$nvcc" ] || { echo "compile_kernels: no nvcc (CUDA >= 12.8); set CUDACXX"; exit 77; }
+nvcc=$(bash tools/cuda_toolkit.sh install)/bin/nvcc
 mkdir -p "$out"
 
 compile() {
   local source=$1 architectures=90a
   case $source in
-    */instances/bf16_128.cu | cuda/layers/* | cuda/sampling/* | cuda/attention/p*.cu) architectures="80 86 89 90a 100a 120a" ;;
+    */instances/bf16_128.cu | cuda/layers/* | cuda/sampling/* | cuda/attention/[gp]*.cu) architectures="80 86 89 90a 100a 120a" ;;
   esac
   local flags=() a
   for a in $architectures; do flags+=(-gencode "arch=compute_$a,code=sm_$a"); done
