@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Compiles every kernel of cuda/ for the tuned architecture (9.0a) and one instance of each kind for the others, without a GPU
-# and without the rest of the build. Brings nvcc where there is none (tools/cuda_toolkit.sh), for which it needs .venv.
+# and without the rest of the build, and looks over the source that calls libtorch's CUDA side. Brings nvcc where there is none
+# (tools/cuda_toolkit.sh). Needs what tools/bootstrap.sh makes.
 #   bash tools/compile_kernels.sh [OUT_DIR]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -20,5 +21,18 @@ compile() {
 }
 export -f compile
 export nvcc out
+
+# A torch without CUDA has the headers of its CUDA side, but for one that its build would have written.
+check_flash_attention() {
+  local torch
+  torch=$(.venv/bin/python -I tools/locate_torch.py | cut -d';' -f2)
+  mkdir -p "$out/include/c10/cuda/impl"
+  local written=include/c10/cuda/impl/cuda_cmake_macros.h toolkit=${nvcc%/bin/nvcc}
+  [ -e "$torch/$written" ] || echo "#define C10_CUDA_BUILD_SHARED_LIBS" > "$out/$written"
+  "${CXX:-g++}" -std=c++20 -fsyntax-only -Wall -Wextra -Werror -Icpp -Icpp/include -isystem "$out/include" -isystem "$torch/include" \
+    -isystem "$torch/include/torch/csrc/api/include" -isystem "$toolkit/include" cpp/backend/torch/flash_attention.cpp
+}
+
 git ls-files -co --exclude-standard -- 'cuda/*.cu' | xargs -P "$(nproc)" -I{} bash -c 'set -euo pipefail; compile {}'
+check_flash_attention
 echo "compiled $(ls "$out"/*.o | wc -l) files with $("$nvcc" --version | grep -o 'release [0-9.]*')"

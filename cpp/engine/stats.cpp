@@ -74,14 +74,13 @@ std::string EngineInfo::to_string() const {
   text << std::fixed << std::setprecision(1);
   text << "architecture   " << architecture << "\n"
        << "device         " << device << ", " << fastspec::to_string(dtype) << "\n"
-       << "prompts        " << prompt_attention << "\n"
        << "parameters     " << static_cast<double>(num_parameters) / 1e6 << " M\n"
        << "vocabulary     " << vocab_size << "\n"
        << "drafter        " << drafter << "\n"
        << "max_model_len  " << max_model_len << " tokens\n"
        << "KV cache       " << kv_bytes_per_token << " bytes a token, " << num_pages << " pages of " << page_size
        << " tokens\n"
-       << "memory\n"
+       << (device_bytes > 0 ? "prompts        " + prompt_attention + "\n" : "") << "memory\n"
        << memory_text();
   return text.str();
 }
