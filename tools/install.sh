@@ -10,7 +10,9 @@ shift
 
 source tools/gpu.sh
 find_gpus
-if [ -n "$gpu_architectures" ]; then
+if [[ " $* " == *" -DFASTSPEC_CUDA="* ]]; then
+  echo "backend: as the options say"
+elif [ -n "$gpu_architectures" ]; then
   toolkit=$(bash tools/cuda_toolkit.sh install)
   export CUDACXX=$toolkit/bin/nvcc
   set -- "$@" -DFASTSPEC_CUDA=ON "-DFASTSPEC_CUDA_ARCHITECTURES=$gpu_architectures" "-DCUDAToolkit_ROOT=$toolkit"
