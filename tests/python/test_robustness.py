@@ -98,6 +98,31 @@ def test_a_stream_closed_while_its_engine_is_stepped_is_cancelled_all_the_same(t
     assert engine.stats().pages_used == 0
 
 
+def test_a_stream_closed_while_another_caller_is_refused_is_cancelled_all_the_same(tiny_model_dir: Path) -> None:
+    engine = Engine(EngineConfig(model=str(tiny_model_dir), device="cpu:reference"))
+
+    class ClosingEngine:
+        """Another thread closes the channel during the submission of a request that is refused."""
+
+        def submit(self, request: Request) -> int:
+            if not request.prompt_token_ids:
+                thread = threading.Thread(target=lambda: loop.close(channel))
+                thread.start()
+                thread.join()
+            return engine.submit(request)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(engine, name)
+
+    loop = RequestLoop(ClosingEngine())  # type: ignore[arg-type]
+    channel = loop.open([Request(prompt_token_ids=[1, 2, 3], sampling=GREEDY)])
+    loop.receive(channel)
+    with pytest.raises(InvalidArgumentError):
+        loop.open([Request(prompt_token_ids=[])])
+    assert not engine.has_work()
+    assert engine.stats().pages_used == 0
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_process_is_refused_and_ends(llm: LLM) -> None:

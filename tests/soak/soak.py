@@ -206,8 +206,6 @@ def report(soak: Soak, seconds: float, log: str) -> int:
         )
     print(f"tolerance of a near-tie: {soak.recomputer.tolerance:.3g}")
     print(line)
-    for failure in findings.failures:
-        print(f"FAILED: {failure}")
     print("FAILED" if findings.failures else "passed")
     return 1 if findings.failures else 0
 

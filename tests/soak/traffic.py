@@ -43,6 +43,7 @@ class Findings:
             self.counts["failures"] += 1
             if len(self.failures) < 20:
                 self.failures.append(text)
+                print(f"FAILED: {text}", flush=True)
 
 
 class Gate:
