@@ -75,6 +75,25 @@ def test_streams_closed_in_one_thread_do_not_disturb_another(llm: LLM, monkeypat
     assert (stats.pages_used, stats.sequences_running, stats.sequences_waiting) == (0, 0, 0)
 
 
+def test_outputs_that_another_caller_computed_are_not_lost(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = llm.generate("lazy dog", GREEDY, progress=False)[0].token_ids
+    original = RequestLoop.receive
+    others = 0
+
+    def receive_and_let_another_caller_finish_all(self: RequestLoop, channel: Channel) -> list[Any]:
+        nonlocal others
+        outputs = original(self, channel)
+        if others == 0:
+            others += 1
+            llm.generate("quick fox", SamplingParams(temperature=0, max_tokens=60, ignore_eos=True), progress=False)
+        return outputs
+
+    monkeypatch.setattr(RequestLoop, "receive", receive_and_let_another_caller_finish_all)
+    output = llm.generate("lazy dog", GREEDY, progress=False)[0]
+    assert output.token_ids == expected
+    assert output.outputs[0].finish_reason == "length"
+
+
 def test_a_stream_closed_while_its_engine_is_stepped_is_cancelled_all_the_same(tiny_model_dir: Path) -> None:
     engine = Engine(EngineConfig(model=str(tiny_model_dir), device="cpu:reference"))
 
