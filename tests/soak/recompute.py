@@ -1,8 +1,8 @@
 """Computes finished requests again, alone and without drafting, and compares (architecture: near-tie rule).
 
 Where rounding depends on the batch, two outputs may part at a token only if another rounding could have decided so: the
-winning margin, or the distance of one of the two tokens to a filter's cutoff, is below twice the largest difference of a
-log-probability that was measured between a request alone and among others.
+winning margin is below twice the largest difference of a log-probability that was measured between a request alone and
+among others, or a difference of that size lets a filter pass or stop one of the two tokens.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 import queue
 import threading
 import traceback
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from traffic import Findings, Sample
@@ -145,24 +146,34 @@ class Recomputer:
         )
         logprobs = {e.token: e.logprob for e in self.engine.generate([request])[0].logprobs[0].top}
         return any(
-            cutoff_distance(logprobs, params, token) < tolerance for token in (expected.tokens[place], seen_token)
+            is_at_cutoff(logprobs, params, token, self.tolerance) for token in (expected.tokens[place], seen_token)
         )
 
 
-def cutoff_distance(logprobs: dict[int, float], params: SamplingParams, token: int) -> float:
-    """How far a token's log-probability is from where a filter would decide otherwise; inf without filters."""
-    ranked = sorted(logprobs.values(), reverse=True)
-    own = logprobs[token]
-    distance = math.inf
+def is_at_cutoff(logprobs: dict[int, float], params: SamplingParams, token: int, tolerance: float) -> bool:
+    """Whether another rounding could let a filter decide otherwise about a token.
+
+    Args:
+        logprobs: of the whole vocabulary.
+        params: with at most one filter, and no penalties beside it.
+        token: the one in question.
+        tolerance: by which the distance of two log-probabilities may be off.
+    """
     if params.temperature == 0:
-        return distance
-    if 0 < params.top_k < len(ranked):
-        distance = min(distance, max(abs(own - ranked[params.top_k - 1]), abs(own - ranked[params.top_k])))
+        return False
+    own, best = logprobs[token], max(logprobs.values())
+    others = [value for other, value in logprobs.items() if other != token]
+    surely_before = [value for value in others if value > own + tolerance]
+    maybe_before = [value for value in others if value >= own - tolerance]
+    if params.top_k > 0:
+        return len(surely_before) < params.top_k <= len(maybe_before)
     if params.min_p > 0:
-        distance = min(distance, abs(own - ranked[0] - params.temperature * math.log(params.min_p)))
+        return abs(own - best - params.temperature * math.log(params.min_p)) <= tolerance
     if params.top_p < 1:
-        weights = [math.exp((value - ranked[0]) / params.temperature) for value in ranked]
-        before = sum(weight for value, weight in zip(ranked, weights, strict=True) if value > own) / sum(weights)
-        # The mass of the tokens before it moves by at most this factor where every log-probability moves by d.
-        distance = min(distance, params.temperature / 2 * abs(math.log(max(before, 1e-30) / params.top_p)))
-    return distance
+
+        def mass(values: Iterable[float]) -> float:
+            return sum(math.exp((value - best) / params.temperature) for value in values)
+
+        total, slack = mass(logprobs.values()), math.exp(tolerance / params.temperature)
+        return mass(surely_before) / total / slack < params.top_p <= mass(maybe_before) / total * slack
+    return False
