@@ -223,6 +223,8 @@ def inflate(
             if file.suffix in COPIED and not described:
                 shutil.copyfile(file, work / file.name)
         work.chmod(0o755)
+        for file in work.iterdir():
+            file.chmod(0o644)  # safetensors writes for its owner alone
         os.rename(work, out)
     finally:
         shutil.rmtree(work, ignore_errors=True)
