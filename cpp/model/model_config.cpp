@@ -231,8 +231,6 @@ void add_eos_token_ids(const JsonView& config, int vocab_size, std::vector<Token
   }
 }
 
-}  // namespace
-
 ModelConfig read_model_config(const Json& document, const std::string& name) {
   const JsonView config(document, name);
   const Family& family = read_family(config);
@@ -261,6 +259,12 @@ ModelConfig read_model_config(const Json& document, const std::string& name) {
 
   add_eos_token_ids(config, model.vocab_size, model.eos_token_ids);
   return model;
+}
+
+}  // namespace
+
+ModelConfig parse_model_config(std::string_view text, const std::string& name) {
+  return read_model_config(parse_json(text, name, kConfigLimits), name);
 }
 
 ModelConfig load_model_config(const std::filesystem::path& directory) {

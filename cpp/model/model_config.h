@@ -6,10 +6,10 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/types.h"
-#include "io/json.h"
 
 namespace fastspec {
 
@@ -63,8 +63,8 @@ struct ModelConfig {
 ///         kUnsupported (an architecture, RoPE type, activation or feature that this build does not compute).
 ModelConfig load_model_config(const std::filesystem::path& directory);
 
-/// The same of config.json alone, already parsed. `name` starts error messages.
-ModelConfig read_model_config(const Json& document, const std::string& name);
+/// The same of a config.json's text alone. `name` starts error messages.
+ModelConfig parse_model_config(std::string_view text, const std::string& name);
 
 /// Inverse frequencies of the rotary embedding, [head_dim / 2], in double, context scaling applied.
 std::vector<double> rope_inverse_frequencies(const RopeConfig& rope, int head_dim);

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "io/mapped_file.h"
 
 namespace fastspec {
 namespace {
@@ -40,26 +41,23 @@ constexpr std::array<Shape, 3> kShapes{{
 })"},
 }};
 
-Json read_shape(const std::string& shape) {
+}  // namespace
+
+ModelConfig shape_config(const std::string& shape) {
+  return parse_model_config(shape_json(shape), shape);
+}
+
+std::string shape_json(const std::string& shape) {
   for (const Shape& known : kShapes) {
-    if (shape == known.name) return parse_json(known.config, shape);
+    if (shape == known.name) return std::string(known.config);
   }
   const std::filesystem::path path(shape);
   if (!std::filesystem::exists(path)) {
     fail(ErrorCode::kNotFound, "shape \"", shape,
          "\": expected qwen2.5-7b, llama-3.1-8b, qwen3-8b or the path of a config.json");
   }
-  return parse_json_file(std::filesystem::is_directory(path) ? path / "config.json" : path);
-}
-
-}  // namespace
-
-ModelConfig shape_config(const std::string& shape) {
-  return read_model_config(read_shape(shape), shape);
-}
-
-std::string shape_json(const std::string& shape) {
-  return read_shape(shape).dump(2);
+  const MappedFile file(std::filesystem::is_directory(path) ? path / "config.json" : path);
+  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
 }
 
 }  // namespace fastspec
