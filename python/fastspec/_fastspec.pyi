@@ -54,6 +54,7 @@ class EngineConfig:
     max_num_seqs: int
     max_batch_rows: int
     page_size: int
+    gpu_memory_utilization: float
     kv_cache_bytes: int
     num_threads: int
     speculation: SpeculationConfig
@@ -67,6 +68,7 @@ class EngineConfig:
         max_num_seqs: int = 16,
         max_batch_rows: int = 512,
         page_size: int = 16,
+        gpu_memory_utilization: float = 0.9,
         kv_cache_bytes: int = 0,
         num_threads: int = 0,
         speculation: SpeculationConfig = ...,
@@ -306,6 +308,20 @@ class EngineInfo(_Result):
     @property
     def kv_cache_bytes(self) -> int: ...
     @property
+    def draft_kv_cache_bytes(self) -> int: ...
+    @property
+    def scratch_bytes(self) -> int: ...
+    @property
+    def activation_bytes(self) -> int: ...
+    @property
+    def workspace_bytes(self) -> int: ...
+    @property
+    def graph_bytes(self) -> int: ...
+    @property
+    def device_bytes(self) -> int: ...
+    @property
+    def memory_limit_bytes(self) -> int: ...
+    @property
     def num_pages(self) -> int: ...
     @property
     def page_size(self) -> int: ...
@@ -317,6 +333,8 @@ class EngineInfo(_Result):
     def eos_token_ids(self) -> list[int]: ...
     @property
     def drafter(self) -> str: ...
+    @property
+    def prompt_attention(self) -> str: ...
 
 @final
 class Engine:

@@ -126,6 +126,8 @@ def test_drafters(run_cli: RunCli, tiny_model_dir: Path, tiny_draft_dir: Path, d
         (["--prompt", "a", "--seed", str(2**64)], ["--seed", "out of range"]),
         (["--prompt", "a", "--kv-cache-bytes", "9" * 20], ["--kv-cache-bytes", "out of range"]),
         (["--prompt", "a", "--kv-cache-bytes", "1"], ["kv_cache_bytes"]),
+        (["--prompt", "a", "--gpu-memory-utilization", "0"], ["gpu_memory_utilization"]),
+        (["--prompt", "a", "--gpu-memory-utilization", "x"], ["--gpu-memory-utilization", "number"]),
         (["--prompt", "a", "--max-num-seqs", str(2**32 + 1)], ["--max-num-seqs", "out of range"]),
         (["--prompt", "a", "--temperature", "1e-60"], ["--temperature", "out of range"]),
         (["--token-ids", "1,,2"], ["--token-ids", "whole number"]),
@@ -191,6 +193,8 @@ def test_info(run_cli: RunCli, tiny_model_dir: Path, llm: LLM) -> None:
     text = run_cli("info", "--model", tiny_model_dir).stdout
     assert "Llama" in text
     assert "token" in text
+    assert "weights" in text
+    assert "activations" in text
     found = json.loads(run_cli("info", "--model", tiny_model_dir, "--json", "--device", "cpu:reference").stdout)
     expected = llm.info.to_dict()
     assert set(found) == set(expected)
