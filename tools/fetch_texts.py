@@ -16,9 +16,10 @@ Sources and licences (the drafter learns from the target's own continuations of 
 `--gpl` adds the kernel's documentation (Debian's linux-doc, GPL-2.0) to docs; the shipped drafter does without.
 
 Writes DIR/train/KIND.jsonl and DIR/heldout/KIND.jsonl, one record a line: {"kind", "source", "licence"} and "text", or
-"messages" for chat. What is held out is fixed and goes by file: Persuasion, every
-twelfth file by the hash of its name, every fourth WritingBench prompt, all of HumanEval; instructions made from a
-held-out file are held out too. Nothing held out is trained on. Needs apt-get (Debian) and pip; installs nothing. DIR is $FASTSPEC_CACHE/texts (else ~/.cache/fastspec/texts).
+"messages" for chat. What is held out is fixed and goes by file: Persuasion, every twelfth file by the hash of its name,
+every fourth WritingBench prompt, all of HumanEval; instructions made from a
+held-out file are held out too. Nothing held out is trained on. Needs apt-get (Debian) and pip; installs nothing.
+DIR is $FASTSPEC_CACHE/texts (else ~/.cache/fastspec/texts).
 """
 
 from __future__ import annotations

@@ -333,7 +333,7 @@ def _heldout(options: argparse.Namespace, generate: GenerateOptions, target: Pat
     found = _cut(options.heldout, target, options)
     if bool((found.starts.diff() > found.prompt_lengths).all()):
         return found
-    greedy = replace(generate, sampled_share=0.0, opening=0, minutes=0.0, max_new=128)
+    greedy = replace(generate, sampled_share=0.0, opening=0, minutes=0.0, max_new=min(128, generate.max_new))
     return continue_prompts(target, found, greedy, _say)
 
 

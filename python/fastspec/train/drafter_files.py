@@ -1,8 +1,8 @@
 """A LongSpec drafter as files: a Hugging Face directory with config.json and one model.safetensors.
 
-config.json is the target's, with one layer, the drafter's MLP size, and "longspec": {"version": 1, "window": tokens that
-self-attention sees behind a token, "final_norm": whether norm.weight comes before the head}.
-The tensors are those of LongSpecBlock; `draft_vocabulary` (int32 token ids, ascending) may be added.
+config.json is the target's, with one layer, the drafter's MLP size, and "longspec": {"version": 1, "window": tokens
+that self-attention sees behind a token, "final_norm": whether norm.weight comes before the head}. tensors are those of
+LongSpecBlock; `draft_vocabulary` (int32 token ids, ascending) may be added.
 """
 
 from __future__ import annotations

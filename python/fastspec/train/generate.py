@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +31,7 @@ def continue_prompts(
         progress: show the engine's progress bar.
     """
     longest = int(prompts.prompt_lengths.max()) + options.opening + options.max_new
+    limit = json.loads((target / "config.json").read_text(encoding="utf-8"))["max_position_embeddings"]
     sequences: list[list[int]] = []
     given: list[int] = []
     kinds: list[str] = []
@@ -39,7 +41,7 @@ def continue_prompts(
         dtype=options.dtype,
         max_num_seqs=options.concurrency,
         max_batch_rows=max(512, 2 * options.concurrency),
-        max_model_len=longest,
+        max_model_len=min(longest, limit),
     ) as llm:
         begun = previous = time.monotonic()
         wave = _WAVE * options.concurrency

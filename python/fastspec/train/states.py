@@ -43,7 +43,8 @@ class StateSource:
             torch.cuda.synchronize()
         seconds = time.monotonic() - begun
         log(
-            f"target's states of {places / 1e6:.1f}M places kept in {seconds:.1f} s, {places / seconds / 1e3:.0f}K a second"
+            f"target's states of {places / 1e6:.1f}M places kept in {seconds:.1f} s, "
+            f"{places / seconds / 1e3:.0f}K places a second"
         )
 
     def of(

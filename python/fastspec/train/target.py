@@ -1,4 +1,4 @@
-"""The frozen target of a training run: what a drafter reads of it, and nothing else. Loaded once, shared by all uses."""
+"""The frozen target of a training run: what a drafter reads of it, and nothing else. Shared by all uses."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Texts for training and evaluation: .txt and .jsonl files, token by token or as prompts cut from them.
 
-A line of a .jsonl file is an object with "text", "prompt" or "messages" (a conversation, for the model's chat template),
-and optionally "kind"; without one the kind is the file's name without its ending.
+A line of a .jsonl file is an object with "text", "prompt" or "messages" (a conversation, for the chat template), and
+optionally "kind"; without one the kind is the file's name without its ending.
 """
 
 from __future__ import annotations

@@ -93,7 +93,8 @@ class Trainer:
         self._stop = False
         rows = sum(len(group.tokens) for group in groups)
         self._log(
-            f"{rows} rows of {', '.join(str(g.length) for g in groups)} tokens, {self._batches.per_epoch} steps an epoch; "
+            f"{rows} rows of {', '.join(str(g.length) for g in groups)} tokens, "
+            f"{self._batches.per_epoch} steps an epoch; "
             f"{sum(p.numel() for p in block.parameters()) / 1e6:.2f}M parameters; "
             f"attention by {attention.backend(ranks.device)}; {ranks.world} x {ranks.device.type}"
         )
@@ -163,11 +164,8 @@ class Trainer:
                 bar.set_postfix_str(f"step {entry['step']}, loss {entry['loss']:.3f}, {speed / 1e3:.0f}K tokens/s")
                 logged_tokens = progress.tokens
                 sums.zero_()
-                if clock.eval_due(now) and not finished:
-                    self._evaluate(options.eval_documents)
-                    self._write_drafter()
-                if clock.save_due(now) and not finished:
-                    self.save()
+                if not finished:
+                    self._report(clock, now)
                 clock.logged(time.monotonic())
             if not finished:
                 sums += self._step(share)
@@ -175,6 +173,16 @@ class Trainer:
         if self._ranks.first:
             self._evaluate(None)
             self.save()
+
+    def _report(self, clock: _Clock, now: float) -> None:
+        """Evaluates and saves where it is time to."""
+        if clock.eval_due(now):
+            self._evaluate(self._options.eval_documents)
+            self._write_drafter()
+            clock.evaluated(time.monotonic())
+        if clock.save_due(now):
+            self.save()
+            clock.saved(time.monotonic())
 
     def _share(self, seconds: float) -> float:
         options = self._options
@@ -285,18 +293,16 @@ class _Clock:
         self._log_at = now
 
     def eval_due(self, now: float) -> bool:
-        every = self._options.eval_seconds
-        if every <= 0 or now - self._eval_at < every:
-            return False
+        return 0 < self._options.eval_seconds <= now - self._eval_at
+
+    def evaluated(self, now: float) -> None:
         self._eval_at = now
-        return True
 
     def save_due(self, now: float) -> bool:
-        every = self._options.save_seconds
-        if every <= 0 or now - self._save_at < every:
-            return False
+        return 0 < self._options.save_seconds <= now - self._save_at
+
+    def saved(self, now: float) -> None:
         self._save_at = now
-        return True
 
 
 def _line(entry: dict[str, Any], share: float, speed: float) -> str:
