@@ -1,4 +1,4 @@
-"""LongSpec's drafter node by node, from its tensors alone: nothing is shared, batched or remembered between nodes.
+"""LongSpec's drafter node by node, from its tensors alone: nothing of it is shared, batched or kept between nodes.
 
 Written from the paper's formulas (arXiv 2502.17421, section 3.1) as an oracle. Must not import fastspec.
 """
@@ -24,6 +24,7 @@ class SlowLongSpec:
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.head_dim = self.w["self_attn.q_proj.weight"].shape[0] // self.heads
         self.eps = config.rms_norm_eps
+        self.seen: dict[tuple[int, ...], tuple[list[Tensor], list[Tensor]]] = {}
 
     def norm(self, x: Tensor, name: str) -> Tensor:
         return x / torch.sqrt((x * x).mean() + self.eps) * self.w[f"{name}.weight"]
@@ -59,10 +60,13 @@ class SlowLongSpec:
         """The target's last layer over tokens, out of transformers' own cache."""
         if not committed:
             return [], []
+        if tuple(committed) in self.seen:
+            return self.seen[tuple(committed)]
         cache = self.target(torch.tensor([list(committed)]), use_cache=True).past_key_values
         layer = cache.layers[-1]
         flat = [tensor[0].transpose(0, 1).flatten(1) for tensor in (layer.keys, layer.values)]
-        return list(flat[0]), list(flat[1])
+        self.seen[tuple(committed)] = list(flat[0]), list(flat[1])
+        return self.seen[tuple(committed)]
 
     @torch.no_grad()
     def logits(self, committed: Sequence[int], path: Sequence[int]) -> Tensor:
