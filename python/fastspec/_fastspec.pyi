@@ -355,3 +355,66 @@ class Engine:
     def config(self) -> EngineConfig: ...
     @property
     def tokenizer(self) -> Tokenizer | None: ...
+
+@final
+class ShapeBenchmarkConfig:
+    _fields: ClassVar[tuple[str, ...]]
+    shape: str
+    device: str
+    dtype: str
+    page_size: int
+    num_threads: int
+    max_batch: int
+    max_length: int
+    max_num_slots: int
+    synthetic_rows: int
+    synthetic_acceptance: float
+    def __init__(
+        self,
+        *,
+        shape: str = "qwen2.5-7b",
+        device: str = "cpu",
+        dtype: str = "bfloat16",
+        page_size: int = 16,
+        num_threads: int = 0,
+        max_batch: int = 1,
+        max_length: int = 0,
+        max_num_slots: int = 0,
+        synthetic_rows: int = 0,
+        synthetic_acceptance: float = 0.0,
+    ) -> None: ...
+    def growth(self, steps: int, repetitions: int) -> int: ...
+
+@final
+class ShapePoint(_Result):
+    @property
+    def batch(self) -> int: ...
+    @property
+    def context(self) -> int: ...
+    @property
+    def synthetic_rows(self) -> int: ...
+    @property
+    def milliseconds(self) -> list[float]: ...
+    @property
+    def median_milliseconds(self) -> float: ...
+    @property
+    def tokens_per_second(self) -> float: ...
+    @property
+    def host_gap_milliseconds(self) -> float: ...
+    @property
+    def weight_bytes(self) -> float: ...
+    @property
+    def kv_bytes(self) -> float: ...
+    @property
+    def stats(self) -> EngineStats: ...
+
+@final
+class ShapeBenchmark:
+    def __init__(self, config: ShapeBenchmarkConfig) -> None: ...
+    def measure(
+        self, batch: int, context: int, steps: int, repetitions: int, speculative: bool = False
+    ) -> ShapePoint: ...
+    @property
+    def info(self) -> EngineInfo: ...
+
+def shape_json(shape: str) -> str: ...

@@ -280,8 +280,10 @@ class LLM:
         by_id = dict(zip(channel.request_ids, results, strict=True))
         try:
             with GenerationProgress(samples, engine.stats, shown=progress) as bar:
-                while channel.unfinished:
-                    for output in self._loop.receive(channel):
+                # Until nothing comes, and not until nothing is unfinished: the last outputs may have been put into the
+                # channel by another caller's step and wait there.
+                while outputs := self._loop.receive(channel):
+                    for output in outputs:
                         by_id[output.request].outputs[output.sample].add(output)
                         bar.advance(len(output.token_ids), output.finished)
         finally:
