@@ -16,6 +16,9 @@ namespace fastspec {
 
 namespace {
 
+// Recorded passes take at most this part of the memory that is left, and no more than GraphLimits says.
+constexpr std::size_t kGraphShare = 16;
+
 /// Sums the time spent inside operations, so that the engine's own overhead can be told.
 class OperationClock final : public InterceptedOps {
  public:
@@ -101,6 +104,10 @@ void EngineCore::plan_memory_and_build() {
           " positions, sequences may reach ", config_.max_model_len, ": drafts beyond are rarely accepted");
     }
   }
+  const std::size_t available = parts_.backend.device->available_bytes();
+  GraphLimits graphs;
+  graphs.bytes = parts_.backend.device->has_graphs() ? std::min(graphs.bytes, available / kGraphShare) : 0;
+  info_.graph_bytes = graphs.bytes;
   // One slot takes the K/V of the rows that fill recorded passes up.
   const int num_padding_slots = parts_.backend.device->has_graphs() ? 1 : 0;
   const MemoryPlan plan = plan_memory({.kv_bytes_per_token = kv_bytes_per_token,
@@ -109,7 +116,7 @@ void EngineCore::plan_memory_and_build() {
                                        .max_num_seqs = config_.max_num_seqs,
                                        .num_scratch_slots = max_draft_rows + num_padding_slots,
                                        .kv_cache_bytes = static_cast<std::size_t>(config_.kv_cache_bytes),
-                                       .available_bytes = parts_.backend.device->available_bytes()});
+                                       .available_bytes = available - graphs.bytes});
   const int all_pages = plan.num_pages + plan.num_scratch_pages;
   if (plan.num_pages < (config_.max_model_len + config_.page_size - 1) / config_.page_size) {
     log(LogLevel::kInfo, "the KV cache holds ", plan.num_pages * config_.page_size,
@@ -125,12 +132,18 @@ void EngineCore::plan_memory_and_build() {
       .max_sequences = config_.max_num_seqs,
       .max_list_entries = std::int64_t{config_.max_num_seqs} * kv_->pages_for(config_.max_model_len)};
   fill_info(plan, kv_bytes_per_token);
+  GraphLimits draft_graphs = graphs;
+  if (parts_.draft_model) {
+    draft_graphs.bytes /= 4;
+    graphs.bytes -= draft_graphs.bytes;
+  }
   if (parts_.drafter == nullptr) {
     parts_.drafter = make_drafter(config_.speculation, std::move(parts_.draft_model), parts_.backend, parts_.dtype,
                                   {.pass = pass_limits,
                                    .vocab_size = parts_.model.vocab_size,
                                    .num_pages = all_pages,
-                                   .page_size = config_.page_size});
+                                   .page_size = config_.page_size,
+                                   .graphs = draft_graphs});
   }
   info_.drafter = parts_.drafter == nullptr ? "none" : parts_.drafter->name();
 
@@ -141,7 +154,7 @@ void EngineCore::plan_memory_and_build() {
   }
   scheduler_ = std::make_unique<Scheduler>(limits, *kv_);
   runner_ = std::make_unique<StepRunner>(parts_.backend, *target_, *target_kv_, *kv_, *scheduler_, parts_.drafter.get(),
-                                         pass_limits);
+                                         pass_limits, graphs);
 }
 
 void EngineCore::fill_info(const MemoryPlan& plan, std::size_t kv_bytes_per_token) {
@@ -268,7 +281,7 @@ void EngineCore::take_inbox() {
     submitted_.clear();  // only now: what is not taken stays
     cancelled.swap(cancelled_);
     if (std::exchange(reset_requested_, false)) {
-      runner_->stats() = {};
+      runner_->reset_stats();
       operation_seconds_ = 0;
     }
   }
@@ -296,6 +309,13 @@ void EngineCore::start_on_noise() {
     kv_is_noise_ = true;
   }
   scheduler_->admit_as_computed();
+}
+
+void EngineCore::record_graphs(int max_sequences) {
+  const Turn turn(stepping_);
+  check_alive();
+  runner_->record_graphs(std::min(max_sequences, config_.max_num_seqs));
+  publish_stats();
 }
 
 StepReport EngineCore::step() {

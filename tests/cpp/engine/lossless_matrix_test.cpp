@@ -200,7 +200,9 @@ TEST_P(LosslessMatrix, EqualsPlainDecodingBitForBit) {
 
 INSTANTIATE_TEST_SUITE_P(Batch, LosslessMatrix, ::testing::Values(1, 3, 8));
 
-TEST(LosslessReplay, PaddedAndReplayedPassesEqualPlainDecodingBitForBit) {
+class LosslessReplay : public ::testing::TestWithParam<bool> {};  // steps are launched ahead
+
+TEST_P(LosslessReplay, PaddedAndReplayedPassesEqualPlainDecodingBitForBit) {
   EngineStats total;
   for (const float temperature : {0.0f, 0.7f}) {
     const std::vector<Request> requests = make_requests(8, temperature, true);
@@ -210,6 +212,7 @@ TEST(LosslessReplay, PaddedAndReplayedPassesEqualPlainDecodingBitForBit) {
         SCOPED_TRACE(describe(setting, 8, temperature, true) + " pages " + std::to_string(num_pages));
         HarnessOptions options = make_options(setting, requests, plain, nullptr);
         options.replays = true;
+        options.pipelined = GetParam();
         options.num_pages = num_pages;
         options.max_model_len = num_pages > 0 ? 104 : options.max_model_len;
         options.max_batch_rows = num_pages > 0 ? 21 : options.max_batch_rows;  // no tier: the limit stands in for one
@@ -221,12 +224,38 @@ TEST(LosslessReplay, PaddedAndReplayedPassesEqualPlainDecodingBitForBit) {
         total.graph_replays += stats.graph_replays;
         total.graph_captures += stats.graph_captures;
         total.graph_eager_passes += stats.graph_eager_passes;
+        total.steps += stats.steps;
+        total.steps_ahead += stats.steps_ahead;
       }
     }
   }
   EXPECT_GT(total.graph_replays, total.graph_captures);
   EXPECT_GT(total.graph_captures, 40);
   EXPECT_GT(total.graph_eager_passes, 40);
+  if (GetParam()) {
+    EXPECT_GT(total.steps_ahead, total.steps * 9 / 10);
+  } else {
+    EXPECT_EQ(total.steps_ahead, 0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ahead, LosslessReplay, ::testing::Bool());
+
+TEST(LosslessPipeline, SequencesCutWhileTheirPassRunsGoOnAsIfTheyWereNot) {
+  const std::vector<Request> requests = make_requests(8, 0.7f, true);
+  const Outputs plain = run_plain_alone({}, requests);
+  int truncations = 0;
+  for (const Setting& setting : kSettings) {
+    SCOPED_TRACE(describe(setting, 8, 0.7f, true));
+    RandomTruncation truncation;
+    HarnessOptions options = make_options(setting, requests, plain, nullptr);
+    options.pipelined = true;
+    const auto engine = make_engine(std::move(options));
+    ASSERT_EQ(difference(plain, run(*engine, requests, 0, std::ref(truncation))), "");
+    engine->check_invariants();
+    truncations += truncation.count;
+  }
+  EXPECT_GT(truncations, 20);
 }
 
 // --- the fast path: rounding varies with the number of rows, so near-ties are counted
