@@ -8,6 +8,7 @@
 #include <string>
 
 #include "backend/graph.h"
+#include "backend/params.h"
 
 namespace fastspec {
 
@@ -30,12 +31,6 @@ class Buffer {
   std::shared_ptr<void> owner_;
 };
 
-/// An entry of an array in device memory that changes.
-struct EntryUpdate {
-  std::int64_t index = 0;
-  std::int64_t value = 0;
-};
-
 /// Two nanosecond readings of the device's own clock; 0 where it has none, or where nothing was noted yet.
 struct DeviceTimes {
   std::int64_t begin = 0;  // of the first staged copy since the draws before the last ones
@@ -54,14 +49,12 @@ class Device {
   /// Host to device and back; ordered with the operations issued before and after.
   virtual void copy_to_device(void* destination, const void* source, std::size_t bytes) = 0;
   virtual void copy_to_host(void* destination, const void* source, std::size_t bytes) = 0;
-  /// Copies `bytes` from memory of allocate_host() to the device, then sets entries[updates[i].index] for i <
-  /// *num_updates. What it reads of the host must stay until the device has read it; a recorded copy reads what is there
-  /// when it is replayed.
-  virtual void copy_staged(void* destination, const void* source, std::size_t bytes, std::int64_t* entries,
-                           const EntryUpdate* updates, const std::int64_t* num_updates) {
-    copy_to_device(destination, source, bytes);
-    for (std::int64_t i = 0; i < *num_updates; ++i) {
-      copy_to_device(entries + updates[i].index, &updates[i].value, sizeof(std::int64_t));
+  /// Copies from memory of allocate_host(), which must stay as it is until the device has read it. Unlike
+  /// copy_to_device() it can be recorded: a replay copies what is there by then.
+  virtual void copy_staged(const StagedCopy& copy) {
+    copy_to_device(copy.destination, copy.source, copy.bytes);
+    for (std::int64_t i = 0; copy.num_updates != nullptr && i < *copy.num_updates; ++i) {
+      copy_to_device(copy.entries + copy.updates[i].index, &copy.updates[i].value, sizeof(Slot));
     }
   }
   /// Whether operations may still run when the calls that issued them have returned. An engine then launches the next

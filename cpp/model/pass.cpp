@@ -12,6 +12,11 @@ namespace {
 
 constexpr std::size_t kAlignment = 64;
 constexpr int kFewUpdates = 4;  // of one table; more are copied at once
+constexpr std::size_t kUpdatesBegin = 64;  // behind their number
+
+EntryUpdate* updates_in(const Buffer& memory) {
+  return reinterpret_cast<EntryUpdate*>(memory.as<std::byte>() + kUpdatesBegin);
+}
 
 }  // namespace
 
@@ -38,7 +43,6 @@ PassBuffers::PassBuffers(Device& device, const PassLimits& limits)
     : device_(device),
       limits_(limits),
       table_entries_(limits.max_list_entries / limits.max_sequences),
-      max_updates_(std::int64_t{kFewUpdates} * limits.max_sequences),
       places_(static_cast<std::size_t>(limits.max_sequences)),
       last_places_(places_.size(), 0) {
   const auto rows = static_cast<std::size_t>(limits.max_rows);
@@ -51,8 +55,7 @@ PassBuffers::PassBuffers(Device& device, const PassLimits& limits)
   host_ = device.allocate_host(bytes, "staging of pass arrays");
   device_memory_ = device.allocate(bytes, "pass arrays");
   host_updates_ =
-      device.allocate_host(sizeof(std::int64_t) + static_cast<std::size_t>(max_updates_) * sizeof(EntryUpdate),
-                           "staging of page tables");
+      device.allocate_host(kUpdatesBegin + kFewUpdates * sequences * sizeof(EntryUpdate), "staging of page tables");
   constexpr std::int64_t kUsualEntries = 1 << 12;
   reserve_entries(static_cast<std::size_t>(std::min(limits.max_list_entries, kUsualEntries)));
 }
@@ -89,7 +92,7 @@ void PassBuffers::copy_table(const PageTable& table, int index, bool staged) {
   const std::int64_t begin = index * table_entries_ + first;
   auto& num_updates = *host_updates_.as<std::int64_t>();
   if (staged && count <= kFewUpdates) {
-    auto* updates = reinterpret_cast<EntryUpdate*>(host_updates_.as<std::int64_t>() + 1) + num_updates;
+    EntryUpdate* updates = updates_in(host_updates_) + num_updates;
     for (int i = 0; i < count; ++i) updates[i] = {.index = begin + i, .value = table.pages[first + i]};
     num_updates += count;
   } else if (count > 0) {
@@ -169,9 +172,12 @@ Pass PassBuffers::stage(const RowBatch& batch) {
 }
 
 void PassBuffers::copy_staged() {
-  const auto* num_updates = host_updates_.as<const std::int64_t>();
-  device_.copy_staged(device_memory_.data(), host_.data(), used_, device_entries_.as<Slot>(),
-                      reinterpret_cast<const EntryUpdate*>(num_updates + 1), num_updates);
+  device_.copy_staged({.destination = device_memory_.data(),
+                       .source = host_.data(),
+                       .bytes = used_,
+                       .entries = device_entries_.as<Slot>(),
+                       .updates = updates_in(host_updates_),
+                       .num_updates = host_updates_.as<const std::int64_t>()});
 }
 
 }  // namespace fastspec

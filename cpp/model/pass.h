@@ -76,8 +76,7 @@ class PassBuffers {
   std::int64_t table_entries_;  // of one place
   std::size_t used_ = 0;        // bytes of this batch's arrays
   Buffer host_, device_memory_;
-  Buffer host_updates_;  // their number, then up to max_updates_
-  std::int64_t max_updates_ = 0;
+  Buffer host_updates_;  // their number, then the updates of tables
   Buffer device_entries_;  // the tables' places, then the batch's own entries
   std::size_t num_own_entries_ = 0;
   std::vector<Place> places_;
