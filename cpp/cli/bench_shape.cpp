@@ -50,12 +50,14 @@ void print_point(const ShapePoint& point, double rate) {
   std::printf("  host, from tokens to the next launch: %.1f us", 1e3 * point.host_gap_milliseconds());
   if (point.stats.timed_steps > 0) {
     const double idle = point.device_idle_milliseconds(), busy = point.device_busy_milliseconds();
-    std::printf("; device idles %.1f us between steps of %.3f ms (%.2f %%)", 1e3 * idle, busy, 100 * idle / (idle + busy));
+    std::printf("; device idles %.1f us between steps of %.3f ms (%.2f %%)", 1e3 * idle, busy,
+                100 * idle / (idle + busy));
   }
-  std::printf("\n  passes replayed as graphs %lld, captured %lld, eager %lld; %lld graphs take %s, recorded in %.2f s\n",
-              static_cast<long long>(point.stats.graph_replays), static_cast<long long>(point.stats.graph_captures),
-              static_cast<long long>(point.stats.graph_eager_passes), static_cast<long long>(point.stats.graphs),
-              format_bytes(static_cast<double>(point.stats.graph_bytes)).c_str(), point.stats.graph_capture_seconds);
+  std::printf(
+      "\n  passes replayed as graphs %lld, captured %lld, eager %lld; %lld graphs take %s, recorded in %.2f s\n",
+      static_cast<long long>(point.stats.graph_replays), static_cast<long long>(point.stats.graph_captures),
+      static_cast<long long>(point.stats.graph_eager_passes), static_cast<long long>(point.stats.graphs),
+      format_bytes(static_cast<double>(point.stats.graph_bytes)).c_str(), point.stats.graph_capture_seconds);
 }
 
 nlohmann::ordered_json point_json(const ShapePoint& point, double rate) {

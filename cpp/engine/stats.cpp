@@ -48,8 +48,8 @@ std::string EngineStats::to_string() const {
          << " MiB, recorded in " << graph_capture_seconds << " s\n";
   }
   if (steps_ahead > 0) {
-    text << "steps launched ahead " << steps_ahead << ", tokens to launch " << microseconds(turnaround_seconds, steps_ahead)
-         << " us";
+    text << "steps launched ahead " << steps_ahead << ", tokens to launch "
+         << microseconds(turnaround_seconds, steps_ahead) << " us";
     if (timed_steps > 0) {
       text << "; the device idles " << microseconds(device_idle_seconds, timed_steps) << " us between steps ("
            << share(device_idle_seconds, device_idle_seconds + device_busy_seconds) << "%)";

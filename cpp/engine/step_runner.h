@@ -90,9 +90,9 @@ class StepRunner {
   Step* in_flight_ = nullptr;
   int next_step_ = 0;
   std::exception_ptr failed_ahead_;  // what became of a launch ahead, until the next run() says it
-  std::int64_t last_end_ = 0;          // of draws, by the device's clock
-  Clock::time_point tokens_known_;     // those of the step collected last
-  Clock::time_point launched_;         // the pass launched last
+  std::int64_t last_end_ = 0;        // of draws, by the device's clock
+  Clock::time_point tokens_known_;   // those of the step collected last
+  Clock::time_point launched_;       // the pass launched last
   EngineStats stats_;
   GraphUse graphs_before_;  // when the statistics were reset
 

@@ -174,10 +174,10 @@ void PagedKvCache::commit(KvReservation& reservation, std::span<const int> kv_le
 void PagedKvCache::check_invariants() const {
   std::vector<int> references(pool_.num_pages(), 0);
   for (const auto& [seq, sequence] : tables_) {
-    FS_CHECK(sequence.num_own == pages_for(sequence.kv_len) &&
-                 sequence.num_own <= static_cast<int>(sequence.pages.size()),
-             "sequence ", seq, " holds ", sequence.num_own, " of ", sequence.pages.size(), " pages for ",
-             sequence.kv_len, " tokens");
+    FS_CHECK(
+        sequence.num_own == pages_for(sequence.kv_len) && sequence.num_own <= static_cast<int>(sequence.pages.size()),
+        "sequence ", seq, " holds ", sequence.num_own, " of ", sequence.pages.size(), " pages for ", sequence.kv_len,
+        " tokens");
     for (const PageId page : sequence.pages) ++references[page];
   }
   int used = 0;

@@ -95,8 +95,8 @@ class PagedKvCache {
   static void append_moves(const KvReservation& reservation, int index, int first_position,
                            std::span<const int> scratch, std::vector<SlotMove>& moves);
 
-  /// Makes planned sequence i hold kv_lens[i] cached tokens; pages beyond go back. Sequences that were given up are left
-  /// alone. Cannot fail.
+  /// Makes planned sequence i hold kv_lens[i] cached tokens; pages beyond go back. Sequences that were given up are
+  /// left alone. Cannot fail.
   void commit(KvReservation& reservation, std::span<const int> kv_lens) noexcept;
 
   /// @throws Error(kInternal) when page tables, lengths and reference counts disagree. For tests.

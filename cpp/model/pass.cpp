@@ -11,7 +11,7 @@ namespace fastspec {
 namespace {
 
 constexpr std::size_t kAlignment = 64;
-constexpr int kFewUpdates = 4;  // of one table; more are copied at once
+constexpr int kFewUpdates = 4;             // of one table; more are copied at once
 constexpr std::size_t kUpdatesBegin = 64;  // behind their number
 
 EntryUpdate* updates_in(const Buffer& memory) {

@@ -34,8 +34,8 @@ struct PassLimits {
   std::int64_t max_list_entries = 0;  // page ids of all sequences together
 };
 
-/// Brings a batch to `num_rows`, `num_logit_rows` and `num_sequences`: by rows of token 0 that belong to no sequence and
-/// write to `padding_slot`, by logits of any rows behind the real ones, and by empty sequences.
+/// Brings a batch to `num_rows`, `num_logit_rows` and `num_sequences`: by rows of token 0 that belong to no sequence
+/// and write to `padding_slot`, by logits of any rows behind the real ones, and by empty sequences.
 void pad_batch(int num_rows, int num_logit_rows, int num_sequences, Slot padding_slot, RowBatch& batch);
 
 /// Memory for passes within the limits; each upload replaces the last. Batches of equal numbers of rows, logit rows and
@@ -76,13 +76,13 @@ class PassBuffers {
   std::int64_t table_entries_;  // of one place
   std::size_t used_ = 0;        // bytes of this batch's arrays
   Buffer host_, device_memory_;
-  Buffer host_updates_;  // their number, then the updates of tables
+  Buffer host_updates_;    // their number, then the updates of tables
   Buffer device_entries_;  // the tables' places, then the batch's own entries
   std::size_t num_own_entries_ = 0;
   std::vector<Place> places_;
   std::vector<int> last_places_;  // of each list
-  std::vector<KvList> lists_;  // of this batch, with their places
-  std::vector<Slot> widened_;  // pages as entries
+  std::vector<KvList> lists_;     // of this batch, with their places
+  std::vector<Slot> widened_;     // pages as entries
   std::uint64_t num_uses_ = 0;
   int generation_ = 0;
 };

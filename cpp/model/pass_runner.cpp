@@ -55,8 +55,9 @@ Matrix PassRunner::forward(RowBatch& batch, bool recurs) {
   const std::optional<GraphKey> key = recurs ? key_of(batch) : std::nullopt;
   if (!key) {
     if (recurs && !std::exchange(said_too_many_rows_, true)) {
-      log(LogLevel::kInfo, "decoding passes of ", batch.num_rows(), " rows are launched operation by operation: those of ",
-          std::min(kMaxRowTier, limits_.max_rows), " and fewer are recorded");
+      log(LogLevel::kInfo, "decoding passes of ", batch.num_rows(),
+          " rows are launched operation by operation: those of ", std::min(kMaxRowTier, limits_.max_rows),
+          " and fewer are recorded");
     }
     model_.forward(buffers_.upload(batch), kv_);
     ++use_.eager_passes;

@@ -55,10 +55,8 @@ void build_batch(const StepPlan& plan, std::span<const std::span<const TokenId>>
     batch.kv.lists.push_back({.length = planned.first_position});
     const int page_size = reservation.page_size();
     const int num_pages = (planned.first_position + page_size - 1) / page_size;
-    batch.kv.tables.push_back({.pages = pages.data(),
-                               .num_pages = num_pages,
-                               .num_lasting = num_pages,
-                               .version = reservation.version(i)});
+    batch.kv.tables.push_back(
+        {.pages = pages.data(), .num_pages = num_pages, .num_lasting = num_pages, .version = reservation.version(i)});
 
     // A chain needs no bitmask: row order is path order.
     const bool causal = trees[i].is_chain();

@@ -1,8 +1,8 @@
 // What recorded passes cost, and the device's idle time between steps that they leave, for a shape with random weights.
 //   fastspec_cuda_graph_check [--device cuda:0] [--shape qwen2.5-7b] [--batch 64]
-// Records the passes of every batch up to --batch: at most 15 s and 2 GB. Then decodes a few points whose passes must all
-// be replays, and whose gaps must be under 50 us; gaps are taken from the device's clock. Exit code 1 where a limit is
-// passed, 77 where there is no GPU.
+// Records the passes of every batch up to --batch: at most 15 s and 2 GB. Then decodes a few points whose passes must
+// all be replays, and whose gaps must be under 50 us; gaps are taken from the device's clock. Exit code 1 where a limit
+// is passed, 77 where there is no GPU.
 #include <fastspec/error.h>
 #include <fastspec/shape_benchmark.h>
 
@@ -25,9 +25,10 @@ bool check(bool holds, const char* what) {
 
 bool check_recording(ShapeBenchmark& benchmark, int batch) {
   const EngineStats stats = benchmark.record_graphs(batch);
-  std::printf("batch <= %d: %lld graphs, recorded in %.2f s (with their first passes %.2f s), %.1f MB of device memory\n",
-              batch, static_cast<long long>(stats.graphs), stats.graph_capture_seconds, stats.step_seconds,
-              static_cast<double>(stats.graph_bytes) / 1e6);
+  std::printf(
+      "batch <= %d: %lld graphs, recorded in %.2f s (with their first passes %.2f s), %.1f MB of device memory\n",
+      batch, static_cast<long long>(stats.graphs), stats.graph_capture_seconds, stats.step_seconds,
+      static_cast<double>(stats.graph_bytes) / 1e6);
   std::fflush(stdout);
   const bool in_time = check(stats.step_seconds < kMostSeconds, "recording takes 15 s or more");
   return check(static_cast<double>(stats.graph_bytes) < kMostBytes, "graphs take 2 GB or more") && in_time;
@@ -36,19 +37,20 @@ bool check_recording(ShapeBenchmark& benchmark, int batch) {
 bool check_point(ShapeBenchmark& benchmark, int batch, int context) {
   const ShapePoint point = benchmark.measure(batch, context, kSteps, kRuns);
   const EngineStats& stats = point.stats;
-  std::printf("batch %2d context %5d: %7.3f ms/step, device busy %7.3f ms, idle %5.1f us; host %5.1f us from tokens to launch"
-              " (plan %.1f, commit %.1f, verify %.1f); report %.1f us behind it\n",
-              batch, context, point.median_milliseconds(), point.device_busy_milliseconds(),
-              1e3 * point.device_idle_milliseconds(), 1e3 * point.host_gap_milliseconds(),
-              1e6 * stats.plan_seconds / static_cast<double>(stats.steps),
-              1e6 * stats.commit_seconds / static_cast<double>(stats.steps),
-              1e6 * stats.verify_seconds / static_cast<double>(stats.steps),
-              1e6 * stats.emit_seconds / static_cast<double>(stats.steps));
+  std::printf(
+      "batch %2d context %5d: %7.3f ms/step, device busy %7.3f ms, idle %5.1f us; host %5.1f us from tokens to launch"
+      " (plan %.1f, commit %.1f, verify %.1f); report %.1f us behind it\n",
+      batch, context, point.median_milliseconds(), point.device_busy_milliseconds(),
+      1e3 * point.device_idle_milliseconds(), 1e3 * point.host_gap_milliseconds(),
+      1e6 * stats.plan_seconds / static_cast<double>(stats.steps),
+      1e6 * stats.commit_seconds / static_cast<double>(stats.steps),
+      1e6 * stats.verify_seconds / static_cast<double>(stats.steps),
+      1e6 * stats.emit_seconds / static_cast<double>(stats.steps));
   std::fflush(stdout);
   const bool replayed = check(stats.graph_captures == 0 && stats.graph_eager_passes == 0, "a pass was not a replay");
   const bool timed = check(stats.timed_steps > stats.steps / 2, "the device's clock was not read");
-  return check(point.device_idle_milliseconds() < kMostIdleMilliseconds, "the device idles 50 us or more") && replayed &&
-         timed;
+  return check(point.device_idle_milliseconds() < kMostIdleMilliseconds, "the device idles 50 us or more") &&
+         replayed && timed;
 }
 
 int run(ShapeBenchmarkConfig config) {

@@ -40,7 +40,7 @@ class CudaOps final : public Ops {
   Linear linear_;
   Attention attention_;
   Sampler sampler_;
-  Buffer copy_arguments_;             // views and moves of copy_slots
+  Buffer copy_arguments_;              // views and moves of copy_slots
   std::vector<KvView> copied_layers_;  // the views that lie there
 };
 

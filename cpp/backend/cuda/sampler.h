@@ -17,8 +17,8 @@ class Sampler {
  public:
   explicit Sampler(std::shared_ptr<CudaContext> context);
 
-  /// Draws and walks; await_accept() writes the results. @throws Error(kInternal) for malformed trees and tokens outside
-  /// the vocabulary, Error(kUnsupported) beyond the sizes of sampling.h.
+  /// Draws and walks; await_accept() writes the results. @throws Error(kInternal) for malformed trees and tokens
+  /// outside the vocabulary, Error(kUnsupported) beyond the sizes of sampling.h.
   void accept(const AcceptParams& params);
   void await_accept();
   /// Results are there when this returns. An accept that nobody waited for is forgotten. @throws as accept().

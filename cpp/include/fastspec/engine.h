@@ -47,8 +47,8 @@ struct EngineStats {
          commit_seconds = 0, emit_seconds = 0;
   double operation_seconds = 0;  // of these, inside backend operations
   double step_seconds = 0;
-  /// On an asynchronous device: steps launched before the report of the one before was made, and the host's seconds from
-  /// the earlier step's tokens to the launch of the later one's pass.
+  /// On an asynchronous device: steps launched before the report of the one before was made, and the host's seconds
+  /// from the earlier step's tokens to the launch of the later one's pass.
   std::int64_t steps_ahead = 0;
   double turnaround_seconds = 0;
   /// On a device with a clock, of replayed steps launched ahead: their number, the device's seconds from the end of the
@@ -109,7 +109,8 @@ class Engine {
   bool has_work() const;
 
   /// One pass over the running sequences. Returns at once when there is nothing to do. On an asynchronous device (a
-  /// GPU) the next pass runs already when this returns: what is submitted or cancelled then takes effect one pass later.
+  /// GPU) the next pass runs already when this returns: what is submitted or cancelled then takes effect one pass
+  /// later.
   /// @throws Error; kInvalidArgument when step() or generate() is running already (in another thread, or around the
   /// callback that calls this) or the engine was made before a fork. The engine stays usable and the step can be
   /// repeated, except after kDeviceFailure.

@@ -140,8 +140,7 @@ TEST_P(Fault, AtEveryOperationLeavesNothingBehind) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Drafter, Fault,
-                         ::testing::Combine(::testing::Values("", "ngram", "standalone", "planted"),
-                                            ::testing::Bool()),
+                         ::testing::Combine(::testing::Values("", "ngram", "standalone", "planted"), ::testing::Bool()),
                          [](const auto& test) {
                            const std::string drafter = std::get<0>(test.param);
                            return (drafter.empty() ? "plain" : drafter) + (std::get<1>(test.param) ? "Pipelined" : "");
