@@ -39,23 +39,31 @@ void pad_batch(int num_rows, int num_logit_rows, int num_sequences, Slot padding
   batch.mask_bits.resize(batch.tokens.size() * kMaskWords, 0);
 }
 
+std::size_t PassBuffers::array_bytes(const PassLimits& limits) {
+  const auto rows = static_cast<std::size_t>(limits.max_rows);
+  const auto sequences = static_cast<std::size_t>(limits.max_sequences);
+  constexpr int kNumArrays = 8;
+  return rows * (sizeof(TokenId) + sizeof(Slot) + 2 * sizeof(std::int32_t) + kMaskWords * sizeof(std::uint64_t)) +
+         sequences * (sizeof(std::int32_t) + sizeof(NewMask) + sizeof(KvList)) + sizeof(std::int32_t) +
+         kNumArrays * kAlignment;
+}
+
+std::size_t PassBuffers::device_bytes(const PassLimits& limits) {
+  // Tables have places of their own, and lists that name their entries may take as many again.
+  return array_bytes(limits) + 2 * static_cast<std::size_t>(limits.max_list_entries) * sizeof(Slot);
+}
+
 PassBuffers::PassBuffers(Device& device, const PassLimits& limits)
     : device_(device),
       limits_(limits),
       table_entries_(limits.max_list_entries / limits.max_sequences),
       places_(static_cast<std::size_t>(limits.max_sequences)),
       last_places_(places_.size(), 0) {
-  const auto rows = static_cast<std::size_t>(limits.max_rows);
-  const auto sequences = static_cast<std::size_t>(limits.max_sequences);
-  constexpr int kNumArrays = 8;
-  const std::size_t bytes =
-      rows * (sizeof(TokenId) + sizeof(Slot) + 2 * sizeof(std::int32_t) + kMaskWords * sizeof(std::uint64_t)) +
-      sequences * (sizeof(std::int32_t) + sizeof(NewMask) + sizeof(KvList)) + sizeof(std::int32_t) +
-      kNumArrays * kAlignment;
+  const std::size_t bytes = array_bytes(limits);
   host_ = device.allocate_host(bytes, "staging of pass arrays");
   device_memory_ = device.allocate(bytes, "pass arrays");
-  host_updates_ =
-      device.allocate_host(kUpdatesBegin + kFewUpdates * sequences * sizeof(EntryUpdate), "staging of page tables");
+  host_updates_ = device.allocate_host(kUpdatesBegin + kFewUpdates * places_.size() * sizeof(EntryUpdate),
+                                       "staging of page tables");
   constexpr std::int64_t kUsualEntries = 1 << 12;
   reserve_entries(static_cast<std::size_t>(std::min(limits.max_list_entries, kUsualEntries)));
 }
@@ -149,6 +157,7 @@ Pass PassBuffers::lay_out(const RowBatch& batch, bool staged) {
   pass.num_rows = batch.num_rows();
   pass.num_sequences = batch.num_sequences();
   pass.num_logit_rows = static_cast<int>(batch.logit_rows.size());
+  pass.host = {batch.row_offsets.data(), lists_.data(), batch.masks.data()};
   pass.tokens = lay(batch.tokens);
   pass.positions = lay(batch.positions);
   pass.slots = lay(batch.slots);

@@ -17,6 +17,7 @@ struct Pass {
   int num_sequences = 0;
   int num_logit_rows = 0;
   int max_rows_per_sequence = 0;  // at least that of the largest sequence; 0 = unknown
+  HostSequences host;             // the batch's own arrays, while they live; null in a pass that is recorded
   const TokenId* tokens = nullptr;
   const std::int32_t* positions = nullptr;
   const Slot* slots = nullptr;
@@ -44,6 +45,8 @@ void pad_batch(int num_rows, int num_logit_rows, int num_sequences, Slot padding
 class PassBuffers {
  public:
   PassBuffers(Device& device, const PassLimits& limits);
+  /// Device memory that passes within the limits take at most.
+  static std::size_t device_bytes(const PassLimits& limits);
   /// Copies the batch to the device. @throws Error(kInternal) for a batch beyond the limits.
   Pass upload(const RowBatch& batch);
   /// Lays the batch out for copy_staged(), which can be recorded and replayed for every batch of equal numbers. The
@@ -62,6 +65,7 @@ class PassBuffers {
     int num_valid = 0;          // entries that hold as long as the version does
     std::uint64_t last_use = 0;
   };
+  static std::size_t array_bytes(const PassLimits& limits);
   template <typename T>
   const T* lay(const std::vector<T>& values);
   Pass lay_out(const RowBatch& batch, bool staged);

@@ -72,6 +72,7 @@ void PassRunner::run_recorded(const RowBatch& batch, const GraphKey& key, bool o
   try {
     Pass pass = buffers_.stage(batch);
     pass.max_rows_per_sequence = key.max_rows_per_sequence;
+    pass.host = {};
     if (std::exchange(cached_generation_, buffers_.generation()) != buffers_.generation()) cache_.clear();
     const auto work = [this, pass] {
       buffers_.copy_staged();

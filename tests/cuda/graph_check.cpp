@@ -55,7 +55,7 @@ bool check_point(ShapeBenchmark& benchmark, int batch, int context) {
 
 int run(ShapeBenchmarkConfig config) {
   constexpr std::pair<int, int> kPoints[] = {{1, 1 << 10}, {1, 32 << 10}, {16, 8 << 10}, {16, 32 << 10}, {64, 2 << 10}};
-  const int growth = ShapeBenchmark::kWarmUpSteps + kSteps * kRuns + 1;
+  const int growth = config.growth(kSteps, kRuns);
   for (const auto& [batch, context] : kPoints) {
     if (batch > config.max_batch) continue;
     config.max_length = std::max(config.max_length, context + growth);

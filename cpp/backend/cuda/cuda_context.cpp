@@ -13,8 +13,6 @@ namespace {
 constexpr std::size_t kHalfBytes = std::size_t{4} << 20;
 constexpr std::size_t kStagingAlignment = 64;
 constexpr int kOldestArchitecture = 80;
-// What the workspaces of sampling and attention, which grow with use, take at most: nobody may plan with it.
-constexpr std::size_t kWorkspaceReserve = std::size_t{384} << 20;
 
 /// Tells the processor that this is a loop of polls.
 inline void pause() {
@@ -196,16 +194,18 @@ void CudaContext::wait(std::uint64_t signal) const {
   }
 }
 
-std::size_t CudaContext::free_bytes() const {
+std::size_t CudaContext::available_bytes() const {
   activate();
   std::size_t available = 0, total = 0;
   check_cuda(cudaMemGetInfo(&available, &total), "cudaMemGetInfo");
   return available;
 }
 
-std::size_t CudaContext::available_bytes() const {
-  const std::size_t available = free_bytes();
-  return available > kWorkspaceReserve ? available - kWorkspaceReserve : 0;
+std::size_t CudaContext::total_bytes() const {
+  activate();
+  std::size_t available = 0, total = 0;
+  check_cuda(cudaMemGetInfo(&available, &total), "cudaMemGetInfo");
+  return total;
 }
 
 }  // namespace fastspec::cuda

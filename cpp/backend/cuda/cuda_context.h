@@ -55,8 +55,9 @@ class CudaContext : public std::enable_shared_from_this<CudaContext> {
   void wait(std::uint64_t signal) const;
   /// Of the steps whose signals were waited for.
   DeviceTimes times() const { return {marks().begin, marks().end}; }
-  /// Free memory less what the operations' workspaces may still take.
+  /// Memory of the GPU that is free now, and all of it.
   std::size_t available_bytes() const;
+  std::size_t total_bytes() const;
 
  private:
   /// Half of the pinned ring; it may be filled again once `done` has happened.
@@ -70,7 +71,6 @@ class CudaContext : public std::enable_shared_from_this<CudaContext> {
   void open();
   void open_marks();
   void next_half();
-  std::size_t free_bytes() const;
   StepMarks& marks() const { return *marks_.as<StepMarks>(); }
 
   int ordinal_;

@@ -29,6 +29,7 @@ class CudaDevice final : public Device {
   void synchronize() override { context_->synchronize(); }
   DeviceTimes times() const override { return context_->times(); }
   std::size_t available_bytes() const override { return context_->available_bytes(); }
+  std::size_t total_bytes() const override { return context_->total_bytes(); }
   bool has_graphs() const override { return true; }
   std::unique_ptr<Graph> capture(const std::function<void()>& work) override { return context_->capture(work); }
 

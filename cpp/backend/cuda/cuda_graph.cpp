@@ -38,7 +38,7 @@ std::unique_ptr<Graph> CudaContext::capture(const std::function<void()>& work) {
   }
   const auto [graph, status] = end();
   check_cuda(status, "cudaStreamEndCapture");
-  const std::size_t free_before = free_bytes();
+  const std::size_t free_before = available_bytes();
   cudaGraphExec_t executable = nullptr;
   const cudaError_t instantiated = cudaGraphInstantiate(&executable, graph, 0);
   (void)cudaGraphDestroy(graph);
@@ -51,7 +51,7 @@ std::unique_ptr<Graph> CudaContext::capture(const std::function<void()>& work) {
   // So that the first launch takes neither memory nor time.
   check_cuda(cudaGraphUpload(executable, stream_), "cudaGraphUpload");
   // The driver gives memory to graphs in larger pieces: exact over all of them, not for one.
-  const std::size_t free_after = free_bytes();
+  const std::size_t free_after = available_bytes();
   made->set_bytes(free_before > free_after ? free_before - free_after : 0);
   return made;
 }

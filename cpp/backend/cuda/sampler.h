@@ -2,6 +2,7 @@
 // workspace, and waits for the device's signal.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -15,6 +16,10 @@ namespace fastspec::cuda {
 
 class Sampler {
  public:
+  /// Device memory that calls of any size take at most: 1.5 times the changed rows and lists of a slice, and
+  /// histograms.
+  static constexpr std::size_t kMostBytes = std::size_t{224} << 20;
+
   explicit Sampler(std::shared_ptr<CudaContext> context);
 
   /// Draws and walks; await_accept() writes the results. @throws Error(kInternal) for malformed trees and tokens
