@@ -49,6 +49,7 @@ Json to_json(const EngineInfo& info) {
           {"draft_weight_bytes", info.draft_weight_bytes},
           {"kv_bytes_per_token", info.kv_bytes_per_token},
           {"kv_cache_bytes", info.kv_cache_bytes},
+          {"draft_kv_bytes", info.draft_kv_bytes},
           {"num_pages", info.num_pages},
           {"page_size", info.page_size},
           {"max_model_len", info.max_model_len},

@@ -1,6 +1,7 @@
 // What proposes tokens. One interface for every method; nothing else in the project asks which drafter runs.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <span>
@@ -30,6 +31,7 @@ struct DraftRequest {
   SeqId seq = 0;
   std::span<const TokenId> tokens;  // committed, the root last
   std::span<const PageId> pages;    // of positions 0 .. tokens.size() - 1 + max_depth, in the shared slot space
+  std::span<const Slot> slots;      // the only cached keys of the target that need be read; empty = all of `pages`
   int max_drafted = 0;              // nodes that may be proposed, below the root
   int max_depth = 0;
   SamplingRule rule;  // the target's, so that a draft can share its noise (coupled drafting)
@@ -54,6 +56,8 @@ class Drafter {
   virtual std::string name() const = 0;
   virtual DrafterNeeds needs() const { return {}; }
   virtual DraftShape shape() const = 0;
+  /// Bytes of K/V beside the slots that it shares with the target: fixed, whatever the context.
+  virtual std::size_t kv_bytes() const { return 0; }
 
   /// Grows trees[i] (which holds the root) for requests[i]. May leave any of them as it is: plain decoding. A throw
   /// leaves the drafter able to draft the same step again.

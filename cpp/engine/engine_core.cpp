@@ -62,7 +62,8 @@ EngineParts EngineCore::load(const EngineConfig& config, const LoadProgressCallb
     log(LogLevel::kInfo, error.what(), ": prompts must be token ids, outputs have no text");
   }
   parts.weights = load_weights(config.model, parts.model, parts.dtype, *parts.backend.device, progress);
-  parts.draft_model = load_draft_model(config, parts.dtype, *parts.backend.device, parts.tokenizer.get(), progress);
+  parts.draft_model = load_draft_model(config, parts.model, parts.weights, parts.dtype, *parts.backend.device,
+                                       parts.tokenizer.get(), progress);
   return parts;
 }
 
@@ -84,23 +85,16 @@ void EngineCore::plan_memory_and_build() {
   if (config_.max_model_len == 0) config_.max_model_len = model_limit;
 
   const bool drafts = config_.speculation.enabled() || parts_.drafter != nullptr;
-  const int max_nodes =
-      parts_.drafter != nullptr ? parts_.drafter->shape().max_nodes : config_.speculation.max_draft_tokens;
-  const int max_draft_rows = drafts ? config_.max_num_seqs * max_nodes : 0;
+  const auto max_nodes = [&] {
+    return parts_.drafter != nullptr ? parts_.drafter->shape().max_nodes : draft_shape(config_.speculation).max_nodes;
+  };
+  const int max_draft_rows = drafts ? config_.max_num_seqs * max_nodes() : 0;
   const int max_logit_rows = std::min(config_.max_batch_rows, config_.max_num_seqs + max_draft_rows);
   target_ = std::make_unique<Transformer>(parts_.model, std::move(parts_.weights), parts_.backend,
                                           config_.max_batch_rows, max_logit_rows);
 
   std::size_t kv_bytes_per_token = target_->kv_shape(parts_.dtype).bytes_per_token();
-  if (parts_.draft_model) {
-    const ModelConfig& draft = parts_.draft_model->config;
-    const KvShape shape{draft.num_layers, draft.num_kv_heads, draft.head_dim, parts_.dtype};
-    kv_bytes_per_token += shape.bytes_per_token();
-    if (draft.max_position_embeddings < config_.max_model_len) {
-      log(LogLevel::kWarning, "the draft model was made for ", draft.max_position_embeddings,
-          " positions, sequences may reach ", config_.max_model_len, ": drafts beyond are rarely accepted");
-    }
-  }
+  if (parts_.draft_model) kv_bytes_per_token += shared_kv_bytes_per_token(*parts_.draft_model, parts_.dtype);
   // One slot takes the K/V of the rows that fill recorded passes up.
   const int num_padding_slots = parts_.backend.device->has_graphs() ? 1 : 0;
   const MemoryPlan plan = plan_memory({.kv_bytes_per_token = kv_bytes_per_token,
@@ -126,13 +120,15 @@ void EngineCore::plan_memory_and_build() {
       .max_list_entries = std::int64_t{config_.max_num_seqs} * kv_->pages_for(config_.max_model_len)};
   fill_info(plan, kv_bytes_per_token);
   if (parts_.drafter == nullptr) {
-    parts_.drafter = make_drafter(config_.speculation, std::move(parts_.draft_model), parts_.backend, parts_.dtype,
+    parts_.drafter = make_drafter(config_.speculation, std::move(parts_.draft_model),
+                                  {parts_.model, target_->weights(), *target_kv_}, parts_.backend, parts_.dtype,
                                   {.pass = pass_limits,
-                                   .vocab_size = parts_.model.vocab_size,
+                                   .max_model_len = config_.max_model_len,
                                    .num_pages = all_pages,
                                    .page_size = config_.page_size});
   }
   info_.drafter = parts_.drafter == nullptr ? "none" : parts_.drafter->name();
+  info_.draft_kv_bytes = parts_.drafter == nullptr ? 0 : parts_.drafter->kv_bytes();
 
   SchedulerLimits limits{.max_num_seqs = config_.max_num_seqs, .max_batch_rows = config_.max_batch_rows};
   if (parts_.drafter != nullptr) {
@@ -150,7 +146,7 @@ void EngineCore::fill_info(const MemoryPlan& plan, std::size_t kv_bytes_per_toke
   info_.dtype = parts_.dtype;
   info_.weight_bytes = target_->weights().bytes();
   info_.num_parameters = static_cast<std::int64_t>(info_.weight_bytes / size_of(parts_.dtype));
-  info_.draft_weight_bytes = parts_.draft_model ? parts_.draft_model->weights.bytes() : 0;
+  info_.draft_weight_bytes = parts_.draft_model ? weight_bytes(*parts_.draft_model) : 0;
   info_.kv_bytes_per_token = kv_bytes_per_token;
   info_.kv_cache_bytes = plan.bytes;
   info_.num_pages = plan.num_pages;

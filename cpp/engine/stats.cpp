@@ -54,6 +54,9 @@ std::string EngineInfo::to_string() const {
        << "vocabulary     " << vocab_size << "\n"
        << "drafter        " << drafter;
   if (draft_weight_bytes > 0) text << ", " << static_cast<double>(draft_weight_bytes) / kMiB << " MiB";
+  if (draft_kv_bytes > 0) {
+    text << ", K/V " << static_cast<double>(draft_kv_bytes) / kMiB << " MiB whatever the context";
+  }
   text << "\n"
        << "max_model_len  " << max_model_len << " tokens\n"
        << "KV cache       " << kv_bytes_per_token << " bytes a token, " << num_pages << " pages of " << page_size

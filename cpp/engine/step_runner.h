@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/graph_cache.h"
 #include "draft/drafter.h"
-#include "engine/graph_cache.h"
 #include "engine/scheduler.h"
 #include "memory/kv_pool.h"
 #include "memory/paged_kv_cache.h"

@@ -62,6 +62,7 @@ struct EngineInfo {
   std::size_t draft_weight_bytes = 0;
   std::size_t kv_bytes_per_token = 0;  // target and draft together
   std::size_t kv_cache_bytes = 0;      // the pools, scratch included
+  std::size_t draft_kv_bytes = 0;      // of K/V that the drafter keeps beside them: the same for any context
   int num_pages = 0;
   int page_size = 0;
   int max_model_len = 0;

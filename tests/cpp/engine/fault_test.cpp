@@ -52,8 +52,9 @@ std::vector<Request> make_requests() {
   return requests;
 }
 
-/// Steps the engine to the end, failing every operation of every step once. @returns how many failures were thrown.
-int run_with_failures(EngineCore& engine, int& countdown, bool drafter_has_operations, Outputs& outputs,
+/// Steps the engine to the end, failing every operation of every step once. `drafter_operations`: about as many as the
+/// drafter issues in a step; 0 = none. @returns how many failures were thrown.
+int run_with_failures(EngineCore& engine, int& countdown, int drafter_operations, Outputs& outputs,
                       const std::vector<Request>& requests) {
   std::map<RequestId, std::size_t> first;
   for (const Request& request : requests) {
@@ -65,8 +66,8 @@ int run_with_failures(EngineCore& engine, int& countdown, bool drafter_has_opera
     const Snapshot before = snapshot(engine);
     std::optional<Snapshot> after_plan;
     // A failure of the drafter ends in a plain step, so most steps begin behind its operations, and some have none.
-    constexpr int kBegin[] = {1, 112, 0, 134};
-    for (int n = drafter_has_operations ? kBegin[step % 4] : 1;; ++n) {
+    const int begin[] = {1, drafter_operations, 0, drafter_operations + 22};
+    for (int n = drafter_operations > 0 ? begin[step % 4] : 1;; ++n) {
       countdown = n;
       StepReport report;
       try {
@@ -107,23 +108,26 @@ TEST_P(Fault, AtEveryOperationLeavesNothingBehind) {
   const std::vector<Request> requests = make_requests();
   const Outputs plain = run_plain_alone({}, requests);
   HarnessOptions options;
+  const bool has_model = drafter == "standalone" || drafter == "longspec";
   if (drafter == "planted") {
     options.own_drafter =
         std::make_unique<PlantedDrafter>(truths_of(requests, plain), TreeShape::kTree, 0.8, 4, kVocab, nullptr);
   } else {
     options.drafter.kind = drafter;
     options.drafter.ngram_min = 1;
-    options.drafter.model = drafter == "standalone" ? "tiny" : "";
+    options.drafter.model = has_model ? "tiny" : "";
+    options.drafter.tree_widths = {3, 4, 4};
   }
   const auto countdown = std::make_shared<int>(0);
   options.wrap_ops = [&](std::unique_ptr<Ops> ops) { return std::make_unique<FailingOps>(std::move(ops), countdown); };
   const auto engine = make_engine(std::move(options));
   Outputs outputs;
-  const int failures = run_with_failures(*engine, *countdown, drafter == "standalone", outputs, requests);
+  const int operations = drafter == "standalone" ? 112 : drafter == "longspec" ? 60 : 0;
+  const int failures = run_with_failures(*engine, *countdown, operations, outputs, requests);
   EXPECT_EQ(difference(plain, outputs), "");
   EXPECT_GT(failures, 60);
   engine->check_invariants();
-  if (drafter == "standalone") {
+  if (has_model) {
     // A failure of the drafter is no failure of the step: it decodes plainly, or the tokens stand and the draft's state
     // is rebuilt.
     EXPECT_GT(engine->stats().draft_failures, 0);
@@ -131,7 +135,7 @@ TEST_P(Fault, AtEveryOperationLeavesNothingBehind) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Drafter, Fault, ::testing::Values("", "ngram", "standalone", "planted"),
+INSTANTIATE_TEST_SUITE_P(Drafter, Fault, ::testing::Values("", "ngram", "standalone", "longspec", "planted"),
                          [](const auto& test) { return std::string(test.param).empty() ? "plain" : test.param; });
 
 TEST(Fault, ADrafterThatAlwaysFailsLeavesPlainDecoding) {

@@ -50,7 +50,17 @@ std::vector<Request> make_requests(int count, float temperature, bool penalties)
   return requests;
 }
 
-enum class Kind { kNone, kNgram, kStandalone, kPlantedChain, kPlantedBlock, kPlantedTree, kAdversarialTree };
+enum class Kind {
+  kNone,
+  kNgram,
+  kStandalone,
+  kLongSpecChain,
+  kLongSpecTree,
+  kPlantedChain,
+  kPlantedBlock,
+  kPlantedTree,
+  kAdversarialTree
+};
 
 struct Setting {
   Kind kind = Kind::kNone;
@@ -76,6 +86,16 @@ HarnessOptions make_options(const Setting& setting, const std::vector<Request>& 
       options.drafter.kind = "standalone";
       options.drafter.model = "tiny";
       break;
+    case Kind::kLongSpecChain:
+      options.drafter = DrafterConfig::parse("longspec:tiny");
+      options.drafter.tree_widths = {1, 1, 1, 1};
+      for (TokenId token = 0; token < kVocab; token += 1 + token % 3) options.draft_vocabulary.push_back(token);
+      break;
+    case Kind::kLongSpecTree:
+      options.drafter = DrafterConfig::parse("longspec:tiny");
+      options.drafter.tree_widths = {3, 6, 6, 5};
+      options.max_draft_tokens = std::nullopt;
+      break;
     case Kind::kPlantedChain:
       plant(TreeShape::kChain, true);
       break;
@@ -96,6 +116,8 @@ const std::vector<Setting> kSettings = {
     {Kind::kNone},
     {Kind::kNgram},
     {Kind::kStandalone},
+    {Kind::kLongSpecChain},
+    {Kind::kLongSpecTree},
     {Kind::kPlantedChain, 0.3},
     {Kind::kPlantedChain, 0.8},
     {Kind::kPlantedChain, 1.0},
@@ -136,6 +158,7 @@ TEST_P(LosslessMatrix, EqualsPlainDecodingBitForBit) {
   Coverage trees;
   Coverage chains;
   std::int64_t accepted_standalone = 0;
+  std::int64_t accepted_longspec[2] = {};  // chain, tree
   std::int64_t accepted_ngram = 0;
   std::int64_t preemptions = 0;
   int truncations = 0;
@@ -154,6 +177,8 @@ TEST_P(LosslessMatrix, EqualsPlainDecodingBitForBit) {
           ASSERT_EQ(difference(plain, run(*engine, requests)), "");
           const EngineStats stats = engine->stats();
           if (setting.kind == Kind::kStandalone) accepted_standalone += stats.accepted_tokens;
+          if (setting.kind == Kind::kLongSpecChain) accepted_longspec[0] += stats.accepted_tokens;
+          if (setting.kind == Kind::kLongSpecTree) accepted_longspec[1] += stats.accepted_tokens;
           if (setting.kind == Kind::kNgram) accepted_ngram += stats.accepted_tokens;
           engine->check_invariants();
         }
@@ -189,6 +214,8 @@ TEST_P(LosslessMatrix, EqualsPlainDecodingBitForBit) {
   EXPECT_GT(truncations, 20);
   EXPECT_GT(accepted_standalone, 20);
   EXPECT_GT(accepted_ngram, 0);
+  EXPECT_GT(accepted_longspec[0], 20);
+  EXPECT_GT(accepted_longspec[1], 2 * accepted_longspec[0]);
   EXPECT_GT(preemptions, batch >= 3 ? 20 : -1);
   for (int length = 0; length <= 4; ++length) EXPECT_TRUE(trees.accepted_lengths.contains(length)) << length;
   for (int length = 0; length <= 6; ++length) EXPECT_TRUE(chains.accepted_lengths.contains(length)) << length;

@@ -1,5 +1,5 @@
 // When passes are recorded, replayed and dropped; and the tiers they are padded to.
-#include "engine/graph_cache.h"
+#include "backend/graph_cache.h"
 
 #include <gtest/gtest.h>
 

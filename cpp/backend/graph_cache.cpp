@@ -1,5 +1,5 @@
 // See graph_cache.h.
-#include "engine/graph_cache.h"
+#include "backend/graph_cache.h"
 
 #include <algorithm>
 
