@@ -352,8 +352,7 @@ def _resolve_drafter(drafter: str | DrafterConfig | None) -> DrafterConfig:
         drafter = DrafterConfig.parse(drafter)
     if not isinstance(drafter, DrafterConfig):
         raise TypeError(
-            "drafter: expected None, 'ngram', 'standalone:MODEL', 'longspec:MODEL' or a DrafterConfig, "
-            f"got {drafter!r}"
+            f"drafter: expected None, 'ngram', 'standalone:MODEL', 'longspec:MODEL' or a DrafterConfig, got {drafter!r}"
         )
     if drafter.model:
         # A copy: the caller's object stays what it was.

@@ -20,12 +20,14 @@ try:
     import numpy as np
     import torch
     import transformers
-    from safetensors.torch import save_file
 except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
 from longspec import LongSpec, Rule
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from make_longspec import make_random
 
 transformers.utils.logging.disable_progress_bar()
 
@@ -98,34 +100,6 @@ def make_target(family: str, directory: Path) -> Any:
     return model
 
 
-def make_drafter(case: Case, directory: Path) -> None:
-    def normal(*shape: int, scale: float) -> torch.Tensor:
-        return scale * torch.randn(*shape)
-
-    tensors: dict[str, torch.Tensor] = {}
-    key_value = KV_HEADS * HIDDEN // HEADS
-    for attention in ("self_attn", "cross_attn"):
-        for name, rows in (("q_proj", HIDDEN), ("k_proj", key_value), ("v_proj", key_value)):
-            tensors[f"{attention}.{name}.weight"] = normal(rows, HIDDEN, scale=0.2)
-            tensors[f"{attention}.{name}.bias"] = normal(rows, scale=0.2)
-        tensors[f"{attention}.o_proj.weight"] = normal(HIDDEN, HIDDEN, scale=0.2)
-    for name, shape in (("gate_proj", (INNER, HIDDEN)), ("up_proj", (INNER, HIDDEN)), ("down_proj", (HIDDEN, INNER))):
-        tensors[f"mlp.{name}.weight"] = normal(*shape, scale=0.2)
-    norms = ["input_layernorm", "post_self_attention_layernorm", "post_cross_attention_layernorm"]
-    if (case.longspec or {}).get("final_norm"):
-        norms.append("norm")
-    for name in norms:
-        tensors[f"{name}.weight"] = 1 + normal(HIDDEN, scale=0.2)
-    if case.vocabulary:
-        tensors["draft_vocabulary"] = torch.randperm(VOCAB_SIZE)[: case.vocabulary].to(torch.int32)
-    directory.mkdir()
-    save_file({case.prefix + name: value for name, value in tensors.items()}, directory / "model.safetensors")
-    config = {"hidden_size": HIDDEN, "intermediate_size": INNER, "num_attention_heads": HEADS, "rms_norm_eps": 1e-6}
-    if case.longspec:
-        config["longspec"] = case.longspec
-    (directory / "config.json").write_text(json.dumps(config))
-
-
 def run_engine(program: str, case: Case, work: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Requests and the program's lines."""
     random = np.random.default_rng(len(case.name))
@@ -150,7 +124,8 @@ def check(program: str, case: Case) -> str:
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         target = make_target(case.family, work / "target")
-        make_drafter(case, work / "drafter")
+        config = json.loads((work / "target" / "config.json").read_text())
+        make_random(work / "drafter", config, case.longspec, case.vocabulary, case.prefix)
         requests, lines = run_engine(program, case, work)
         drafter = LongSpec(work / "drafter", target)
     outputs = {line["seed"]: line["output"] for line in lines if "output" in line}
