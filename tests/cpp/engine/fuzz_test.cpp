@@ -133,7 +133,7 @@ TEST(Fuzz, TenThousandStepsOfRandomWork) {
   int failed_steps = 0;
   std::int64_t preemptions = 0;
   std::int64_t steps = 0;
-  for (const std::string drafter : {"", "ngram", "standalone", "planted"}) {
+  for (const std::string drafter : {"", "ngram", "standalone", "longspec", "planted"}) {
     SCOPED_TRACE(drafter);
     HarnessOptions options;
     options.max_num_seqs = 6;
@@ -145,7 +145,8 @@ TEST(Fuzz, TenThousandStepsOfRandomWork) {
     } else {
       options.drafter.kind = drafter;
       options.drafter.ngram_min = 1;
-      options.drafter.model = drafter == "standalone" ? "tiny" : "";
+      options.drafter.model = drafter == "standalone" || drafter == "longspec" ? "tiny" : "";
+      options.drafter.tree_widths = {2, 2, 1};
     }
     const auto countdown = std::make_shared<int>(0);
     options.wrap_ops = [&](std::unique_ptr<Ops> ops) {
