@@ -54,7 +54,7 @@ std::unique_ptr<EngineCore> make_engine(HarnessOptions options) {
   parts.backend = make_backend(options.device, options.dtype, options.device == "cpu" ? 2 : 1);
   if (options.replays) parts.backend.device = std::make_unique<ReplayingDevice>(std::move(parts.backend.device));
   parts.dtype = options.dtype;
-  parts.model = tiny_config(options.vocab_size);
+  parts.model = tiny_config(options.vocab_size, std::max(512, options.max_model_len));
   Device& device = *parts.backend.device;
   parts.weights = tiny_weights(parts.model, kTargetSeed, options.dtype, device);
   parts.tokenizer = tiny_tokenizer(options.vocab_size);

@@ -52,8 +52,8 @@ std::vector<Request> make_requests() {
   return requests;
 }
 
-/// Steps the engine to the end, failing every operation of every step once. `drafter_operations`: at least as many as the
-/// drafter issues in a step; 0 = none. @returns how many failures were thrown.
+/// Steps the engine to the end, failing every operation of every step once. `drafter_operations`: at least as many as
+/// the drafter issues in a step; 0 = none. @returns how many failures were thrown.
 int run_with_failures(EngineCore& engine, int& countdown, int drafter_operations, Outputs& outputs,
                       const std::vector<Request>& requests) {
   std::map<RequestId, std::size_t> first;

@@ -66,7 +66,10 @@ TEST(EngineInfoTest, SaysWhatWasLoaded) {
                                   "2048 tokens", "512 bytes a token, 128 pages of 16 tokens, 1.0 MiB"});
   info.drafter = "standalone";
   info.draft_weight_bytes = 1 << 19;
-  expect_parts(info.to_string(), {"standalone, 0.5 MiB"});
+  expect_parts(info.to_string(), {"standalone, 0.5 MiB\n"});
+  info.drafter = "longspec";
+  info.draft_kv_bytes = 3 << 20;
+  expect_parts(info.to_string(), {"longspec, 0.5 MiB, K/V 3.0 MiB whatever the context\n"});
 }
 
 }  // namespace
