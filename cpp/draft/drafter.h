@@ -1,7 +1,6 @@
 // What proposes tokens. One interface for every method; nothing else in the project asks which drafter runs.
 #pragma once
 
-#include <cstddef>
 #include <memory>
 #include <optional>
 #include <span>
@@ -56,8 +55,6 @@ class Drafter {
   virtual std::string name() const = 0;
   virtual DrafterNeeds needs() const { return {}; }
   virtual DraftShape shape() const = 0;
-  /// Bytes of K/V beside the slots that it shares with the target: fixed, whatever the context.
-  virtual std::size_t kv_bytes() const { return 0; }
 
   /// Grows trees[i] (which holds the root) for requests[i]. May leave any of them as it is: plain decoding. A throw
   /// leaves the drafter able to draft the same step again.

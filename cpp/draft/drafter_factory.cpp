@@ -43,15 +43,9 @@ void check_same_tokenizer(const std::string& directory, const Tokenizer* target)
 
 }  // namespace
 
-std::size_t weight_bytes(const DraftModel& model) {
-  return std::visit([](const auto& loaded) { return loaded.weights.bytes(); }, model);
-}
-
-std::size_t shared_kv_bytes_per_token(const DraftModel& model, DType dtype) {
+const ModelConfig* transformer_of(const DraftModel& model) {
   const auto* standalone = std::get_if<StandaloneModel>(&model);
-  if (standalone == nullptr) return 0;
-  const ModelConfig& config = standalone->config;
-  return KvShape{config.num_layers, config.num_kv_heads, config.head_dim, dtype}.bytes_per_token();
+  return standalone == nullptr ? nullptr : &standalone->config;
 }
 
 std::optional<DraftModel> load_draft_model(const EngineConfig& config, const ModelConfig& target,
@@ -78,6 +72,36 @@ DraftShape draft_shape(const SpeculationConfig& speculation) {
   return {.max_nodes = chain, .max_depth = chain};
 }
 
+namespace {
+
+LongSpecDrafter::Limits longspec_limits(const SpeculationConfig& speculation, const DrafterLimits& limits) {
+  return {.tree_widths = speculation.drafter.tree_widths,
+          .max_drafted = draft_shape(speculation).max_nodes,
+          .pass = limits.pass,
+          .page_size = limits.page_size};
+}
+
+}  // namespace
+
+DraftNeeds draft_needs(const SpeculationConfig& speculation, const DraftModel& model, const ModelConfig& target,
+                       const Backend& backend, DType dtype, const DrafterLimits& limits) {
+  const std::size_t element = size_of(backend.ops->activation_dtype());
+  if (const auto* longspec = std::get_if<LongSpecModel>(&model)) {
+    const LongSpecDrafter::Limits own = longspec_limits(speculation, limits);
+    return {.weights = longspec->weights.bytes(),
+            .own_kv = LongSpecDrafter::kv_bytes(longspec->config, target, dtype, own),
+            .activations = LongSpecDrafter::activation_bytes(*longspec, target, element, own)};
+  }
+  const StandaloneModel& small = std::get<StandaloneModel>(model);
+  const ModelConfig& config = small.config;
+  return {
+      .weights = small.weights.bytes(),
+      .shared_kv_bytes_per_token =
+          KvShape{config.num_layers, config.num_kv_heads, config.head_dim, dtype}.bytes_per_token(),
+      .activations = Transformer::activation_bytes(config, element, limits.pass.max_rows, limits.pass.max_sequences) +
+                     PassBuffers::device_bytes(limits.pass)};
+}
+
 std::unique_ptr<Drafter> make_drafter(const SpeculationConfig& speculation, std::optional<DraftModel> model,
                                       const TargetParts& target, Backend& backend, DType dtype,
                                       const DrafterLimits& limits) {
@@ -91,16 +115,9 @@ std::unique_ptr<Drafter> make_drafter(const SpeculationConfig& speculation, std:
   if (drafter.kind == "longspec") {
     return std::make_unique<LongSpecDrafter>(std::get<LongSpecModel>(std::move(*model)), target.config, target.weights,
                                              target.kv.layers().back(), backend, dtype,
-                                             LongSpecDrafter::Limits{.tree_widths = drafter.tree_widths,
-                                                                     .max_drafted = max_drafted,
-                                                                     .pass = limits.pass,
-                                                                     .page_size = limits.page_size});
+                                             longspec_limits(speculation, limits));
   }
   StandaloneModel small = std::get<StandaloneModel>(std::move(*model));
-  if (small.config.max_position_embeddings < limits.max_model_len) {
-    log(LogLevel::kWarning, "the draft model was made for ", small.config.max_position_embeddings,
-        " positions, sequences may reach ", limits.max_model_len, ": drafts beyond are rarely accepted");
-  }
   return std::make_unique<StandaloneDrafter>(small.config, std::move(small.weights), backend, dtype,
                                              StandaloneDrafter::Limits{.max_drafted = max_drafted,
                                                                        .pass = limits.pass,

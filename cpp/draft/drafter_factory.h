@@ -27,15 +27,22 @@ struct StandaloneModel {
 /// A drafter's own model, loaded before memory is divided.
 using DraftModel = std::variant<StandaloneModel, LongSpecModel>;
 
-std::size_t weight_bytes(const DraftModel& model);
-/// Bytes of its K/V in each slot of the target's slot space; 0 for a model that keeps its own.
-std::size_t shared_kv_bytes_per_token(const DraftModel& model, DType dtype);
+/// What a draft model takes of the device, in bytes.
+struct DraftNeeds {
+  std::size_t weights = 0;                    // allocated already
+  std::size_t shared_kv_bytes_per_token = 0;  // K/V in each slot of the target's slot space
+  std::size_t own_kv = 0;                     // K/V beside them, whatever the context
+  std::size_t activations = 0;                // of its largest pass, with logits and arrays
+};
 
 /// Loads the draft model that `config` names; nullopt for drafters without one.
 /// @throws Error naming the directory; kInvalidArgument when it was made for another tokenizer or target.
 std::optional<DraftModel> load_draft_model(const EngineConfig& config, const ModelConfig& target,
                                            const Weights& target_weights, DType dtype, Device& device,
                                            const Tokenizer* target_tokenizer, const LoadProgress& progress);
+
+/// The transformer in it whose passes are like the target's; null where there is none.
+const ModelConfig* transformer_of(const DraftModel& model);
 
 /// What drafters may read of the target, which outlives them.
 struct TargetParts {
@@ -46,13 +53,15 @@ struct TargetParts {
 
 struct DrafterLimits {
   PassLimits pass;
-  int max_model_len = 0;
   int num_pages = 0;  // scratch pages included
   int page_size = 0;
 };
 
 /// The largest tree that the drafter of an enabled speculation proposes, known before it is made.
 DraftShape draft_shape(const SpeculationConfig& speculation);
+
+DraftNeeds draft_needs(const SpeculationConfig& speculation, const DraftModel& model, const ModelConfig& target,
+                       const Backend& backend, DType dtype, const DrafterLimits& limits);
 
 /// nullptr when speculation is off.
 std::unique_ptr<Drafter> make_drafter(const SpeculationConfig& speculation, std::optional<DraftModel> model,

@@ -167,7 +167,12 @@ std::size_t LoadPlan::bytes(DType dtype) const {
 }
 
 void LoadPlan::load(DType dtype, Device& device, const LoadProgress& progress, std::vector<Buffer>& buffers) const {
-  Loader loader(device, dtype, bytes(dtype), progress);
+  const std::size_t total = bytes(dtype);
+  if (device.total_bytes() > 0 && total > device.available_bytes()) {
+    fail(ErrorCode::kOutOfMemory, checkpoint_.directory(), ": the weights take ", total, " bytes in ", to_string(dtype),
+         ", ", device.name(), " has ", device.available_bytes(), " of ", device.total_bytes(), " bytes available");
+  }
+  Loader loader(device, dtype, total, progress);
   for (const MatrixPlan& matrix : matrices_) loader.load_matrix(matrix, buffers);
   loader.load_vectors(vectors_, buffers);
 }

@@ -1,4 +1,4 @@
-"""`python -m fastspec`: what the command line program cannot do without Python: any chat template, hub names, GGUF."""
+"""`python -m fastspec`: what the command line program cannot do: any chat template, hub names, GGUF, training."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 from typing import Any, TextIO
 
 from fastspec import LLM, FastSpecError, FinishReason, InvalidArgumentError, SamplingParams, hub
+from fastspec.train import cli as training
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -56,6 +57,8 @@ def _parser() -> argparse.ArgumentParser:
     fetch = commands.add_parser("fetch", help="print the local directory of a hub name or .gguf file, for fastspec-cli")
     fetch.add_argument("model")
     fetch.set_defaults(run=_fetch)
+
+    training.add_commands(commands)
     return parser
 
 

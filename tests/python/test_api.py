@@ -143,7 +143,7 @@ def test_longspec_drafts_trees_and_changes_no_token(tiny_model_dir: Path, tiny_l
             assert stats.drafted_tokens > (stats.decoding_passes - 6) * nodes
             # 2 KV heads of 16, K and V, float32; a ring of 21 and the rows of all levels but the last, and a spare slot
             rows = 21 + (52 if nodes == 68 else 2) + 1
-            assert speculative.info.draft_kv_bytes == rows * 2 * 2 * 16 * 4
+            assert speculative.info.draft_own_kv_bytes == rows * 2 * 2 * 16 * 4
 
 
 def test_threads_share_one_llm(llm: LLM) -> None:

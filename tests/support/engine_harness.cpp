@@ -11,7 +11,6 @@ namespace fastspec::testing {
 
 namespace {
 
-constexpr std::uint64_t kTargetSeed = 11;
 constexpr int kDraftWindow = 12;  // shorter than most prompts, so that the ring goes round
 
 HarnessOptions plain_options(const HarnessOptions& options) {

@@ -7,18 +7,20 @@ namespace fastspec {
 
 namespace {
 
-/// Sequences of all three groups, and two more for their arrays of offsets, which have an entry more than sequences.
-int num_sequences(const LevelBatch::Limits& limits) {
-  return 2 * limits.max_trees + limits.max_rows + 2;
+PassLimits pass_limits(const LevelBatch::Limits& limits) {
+  return {.max_rows = std::max(limits.max_rows, limits.max_projected_rows),
+          // Of all three groups, and two for their arrays of offsets, which have an entry more than sequences.
+          .max_sequences = 2 * limits.max_trees + limits.max_rows + 2,
+          .max_list_entries = limits.max_list_entries};
 }
 
 }  // namespace
 
-LevelBatch::LevelBatch(Device& device, const Limits& limits)
-    : limits_(limits),
-      buffers_(device, {.max_rows = std::max(limits.max_rows, limits.max_projected_rows),
-                        .max_sequences = num_sequences(limits),
-                        .max_list_entries = limits.max_list_entries}) {}
+LevelBatch::LevelBatch(Device& device, const Limits& limits) : limits_(limits), buffers_(device, pass_limits(limits)) {}
+
+std::size_t LevelBatch::device_bytes(const Limits& limits) {
+  return PassBuffers::device_bytes(pass_limits(limits));
+}
 
 void LevelBatch::clear() {
   rows_.clear();

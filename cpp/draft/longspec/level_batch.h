@@ -21,6 +21,7 @@ class LevelBatch {
     std::int64_t max_list_entries = 0;  // of all lists together
   };
   LevelBatch(Device& device, const Limits& limits);
+  static std::size_t device_bytes(const Limits& limits);
 
   void clear();
   /// A row of the current tree. `ancestors` are slots of the drafter's pool, itself not among them.

@@ -41,6 +41,16 @@ LongSpecBlock::LongSpecBlock(LongSpecModel model, const ModelConfig& target, con
       device.allocate(std::size_t(max_level_rows) * lm_head_.out_features * sizeof(float), "logits of the drafter");
 }
 
+std::size_t LongSpecBlock::activation_bytes(const LongSpecModel& model, const ModelConfig& target,
+                                            std::size_t element_size, int max_rows, int max_level_rows) {
+  const std::size_t cols = 2 * std::size_t(target.hidden_size) + 4 * std::size_t(target.q_size()) +
+                           2 * std::size_t(target.kv_size()) + 3 * std::size_t(model.config.intermediate_size);
+  const std::size_t vocabulary = model.weights.vocabulary.size();
+  const std::size_t columns = vocabulary > 0 ? vocabulary : static_cast<std::size_t>(target.vocab_size);
+  return std::size_t(max_rows) * (cols * element_size + 2 * std::size_t(target.num_heads) * sizeof(float)) +
+         std::size_t(max_level_rows) * columns * sizeof(float) + std::size_t(target.head_dim / 2) * sizeof(float);
+}
+
 Matrix LongSpecBlock::rows(const Buffer& buffer, int num_rows, int cols) const {
   return {buffer.data(), backend_.ops->activation_dtype(), num_rows, cols, cols};
 }

@@ -36,6 +36,10 @@ class LongSpecBlock {
   LongSpecBlock(LongSpecModel model, const ModelConfig& target, const Weights& target_weights, Backend& backend,
                 int max_rows, int max_level_rows);
 
+  /// Device memory of the activations.
+  static std::size_t activation_bytes(const LongSpecModel& model, const ModelConfig& target, std::size_t element_size,
+                                      int max_rows, int max_level_rows);
+
   /// Writes K and V of the rows to their slots of `kv`: all that a token leaves behind, because self-attention is the
   /// first sub-layer.
   void project(const Pass& pass, const KvView& kv);
@@ -46,7 +50,6 @@ class LongSpecBlock {
 
   const LongSpecConfig& config() const { return model_.config; }
   const LongSpecWeights& weights() const { return model_.weights; }
-  KvShape kv_shape(DType dtype) const { return {1, target_.num_kv_heads, target_.head_dim, dtype}; }
   int num_columns() const { return lm_head_.out_features; }
 
  private:

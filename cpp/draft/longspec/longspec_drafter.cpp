@@ -18,6 +18,10 @@ int depth_of(const std::vector<int>& tree_widths) {
   return static_cast<int>(tree_widths.size());
 }
 
+KvShape kv_shape(const ModelConfig& target, DType dtype) {
+  return {1, target.num_kv_heads, target.head_dim, dtype};
+}
+
 }  // namespace
 
 LongSpecDrafter::Layout::Layout(const Limits& limits, int window_size)
@@ -48,14 +52,25 @@ LongSpecDrafter::LongSpecDrafter(LongSpecModel model, const ModelConfig& target,
       backend_(backend),
       block_(std::move(model), target, target_weights, backend, layout_.projected_rows, layout_.level_rows),
       vocabulary_(block_.weights().vocabulary),
-      kv_bytes_(block_.kv_shape(dtype).bytes_per_token() * static_cast<std::size_t>(layout_.num_slots)),
-      kv_(*backend.device, block_.kv_shape(dtype), layout_.num_slots, 1),
+      kv_(*backend.device, kv_shape(target, dtype), layout_.num_slots, 1),
       batch_(*backend.device, batch_limits(limits, layout_)),
       graphs_(*backend.device) {
   for (int seat = 0; seat < limits.pass.max_sequences; ++seat) {
     seats_.emplace_back(Slot{seat} * layout_.slots_per_seat, layout_.window, layout_.num_nodes);
     free_seats_.push_back(limits.pass.max_sequences - 1 - seat);
   }
+}
+
+std::size_t LongSpecDrafter::kv_bytes(const LongSpecConfig& config, const ModelConfig& target, DType dtype,
+                                      const Limits& limits) {
+  return kv_shape(target, dtype).bytes_per_token() * static_cast<std::size_t>(Layout(limits, config.window).num_slots);
+}
+
+std::size_t LongSpecDrafter::activation_bytes(const LongSpecModel& model, const ModelConfig& target,
+                                              std::size_t element_size, const Limits& limits) {
+  const Layout layout(limits, model.config.window);
+  return LongSpecBlock::activation_bytes(model, target, element_size, layout.projected_rows, layout.level_rows) +
+         LevelBatch::device_bytes(batch_limits(limits, layout));
 }
 
 DraftShape LongSpecDrafter::shape_of(const std::vector<int>& tree_widths, int max_drafted) {

@@ -31,13 +31,17 @@ class LongSpecDrafter final : public Drafter {
   LongSpecDrafter(LongSpecModel model, const ModelConfig& target, const Weights& target_weights,
                   const KvView& target_kv, Backend& backend, DType dtype, const Limits& limits);
 
+  // What one takes of the device, beside weights.
+  static std::size_t kv_bytes(const LongSpecConfig& config, const ModelConfig& target, DType dtype,
+                              const Limits& limits);
+  static std::size_t activation_bytes(const LongSpecModel& model, const ModelConfig& target, std::size_t element_size,
+                                      const Limits& limits);
   /// Of a tree of these widths that is cut to `max_drafted` nodes.
   static DraftShape shape_of(const std::vector<int>& tree_widths, int max_drafted);
 
   std::string name() const override { return "longspec"; }
   DrafterNeeds needs() const override { return {.kv_layer = target_layer_}; }
   DraftShape shape() const override { return shape_of(limits_.tree_widths, limits_.max_drafted); }
-  std::size_t kv_bytes() const override { return kv_bytes_; }
   void draft(std::span<const DraftRequest> requests, std::span<TokenTree> trees) override;
   // The next draft finds what it lacks by comparing tokens, and takes accepted nodes from the rows of the last tree.
   void observe(std::span<const Observation>) override {}
@@ -84,7 +88,6 @@ class LongSpecDrafter final : public Drafter {
   Backend& backend_;
   LongSpecBlock block_;
   DraftVocabulary vocabulary_;
-  std::size_t kv_bytes_;
   KvPool kv_;
   LevelBatch batch_;
   GraphCache graphs_;

@@ -55,7 +55,7 @@ std::vector<TestTensor> block_tensors(const BlockTensors& options) {
 
 TestTensor integers(const std::string& name, const std::vector<std::int32_t>& values) {
   TestTensor tensor{name, "I32", {static_cast<std::int64_t>(values.size())}, std::string(4 * values.size(), '\0')};
-  std::memcpy(tensor.data.data(), values.data(), tensor.data.size());
+  if (!values.empty()) std::memcpy(tensor.data.data(), values.data(), tensor.data.size());
   return tensor;
 }
 

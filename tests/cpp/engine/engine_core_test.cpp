@@ -45,8 +45,8 @@ TEST(EngineCore, LongSpecsOwnMemoryIsTheSameAt1KAnd128K) {
     infos[is_long] = make_engine(std::move(options))->info();
   }
   EXPECT_EQ(infos[0].drafter, "longspec");
-  EXPECT_EQ(infos[0].draft_kv_bytes, infos[1].draft_kv_bytes);
-  EXPECT_GT(infos[0].draft_kv_bytes, 0u);
+  EXPECT_EQ(infos[0].draft_own_kv_bytes, infos[1].draft_own_kv_bytes);
+  EXPECT_GT(infos[0].draft_own_kv_bytes, 0u);
   EXPECT_EQ(infos[0].kv_bytes_per_token, infos[1].kv_bytes_per_token);
   EXPECT_EQ(infos[1].max_model_len, 131072);
   EXPECT_GT(infos[1].kv_cache_bytes, 100 * infos[0].kv_cache_bytes / 2);

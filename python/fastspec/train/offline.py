@@ -1,0 +1,241 @@
+"""Acceptance without an engine: the target's own greedy continuations are known, so every place of them is a root.
+
+A drafted node can only be accepted while all before it are the target's own tokens, so one target pass over a
+continuation holds all that verification would ever see. What is drafted, off the true path too, is drafted here by the
+very rules of the engine: beam on cumulative log-probability, cross attention up to the root, self-attention over the
+window and a node's ancestors. tau counts the bonus token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from fastspec.train.block import LongSpecBlock
+from fastspec.train.documents import Documents
+from fastspec.train.target import Target, TargetStates
+
+CHAIN = (1, 1, 1, 1)
+TREE = (4, 16, 16, 16, 16)
+_LOGITS_BYTES = 1 << 30
+
+
+def _attend(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    visible: torch.Tensor,
+    own: tuple[torch.Tensor, torch.Tensor] | None = None,
+) -> torch.Tensor:
+    """Attention of N rows over shared keys and over a few keys of each row's own, in one softmax.
+
+    Args:
+        query: [B, heads, N, head_dim].
+        keys, values: [B, kv_heads, L, head_dim].
+        visible: bool [B, N, L].
+        own: keys and values [B, N, kv_heads, S, head_dim], all visible.
+
+    Returns:
+        [B, heads, N, head_dim]; zero where a row sees nothing.
+    """
+    batch, heads, rows, head_dim = query.shape
+    grouped = query.view(batch, keys.shape[1], -1, rows, head_dim)
+    scores = torch.einsum("bghnd,bgld->bghnl", grouped, keys.to(query.dtype)).float()
+    scores = scores.masked_fill(~visible[:, None, None], float("-inf"))
+    if own is not None:
+        scores = torch.cat([scores, torch.einsum("bghnd,bngsd->bghns", grouped, own[0]).float()], dim=-1)
+    weights = torch.softmax(scores * head_dim**-0.5, dim=-1).nan_to_num().to(query.dtype)
+    length = keys.shape[2]
+    out = torch.einsum("bghnl,bgld->bghnd", weights[..., :length], values.to(query.dtype))
+    if own is not None:
+        out = out + torch.einsum("bghns,bngsd->bghnd", weights[..., length:], own[1])
+    return out.reshape(batch, heads, rows, head_dim)
+
+
+def _pick(tensor: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """tensor[b, r, index[b, r, w], ...]."""
+    shape = index.shape + (1,) * (tensor.dim() - index.dim())
+    return tensor.gather(2, index.view(shape).expand(*index.shape, *tensor.shape[3:]))
+
+
+@dataclass
+class _Level:
+    """What the rows of one level of all trees see, and the keys and values of their paths.
+
+    Attributes:
+        count, rows: trees of a sequence, and rows of a tree on this level.
+        context: keys and values of the sequence itself.
+        in_window, before_root: what rows see of it in self- and in cross attention, bool [B, count * rows, L].
+        path: keys and values of the nodes above, below the root: [B, count, rows, kv_heads, S, head_dim]; after
+            self_attention() with those of the rows themselves.
+        is_root: the rows are the roots, which are in the context.
+    """
+
+    count: int
+    rows: int
+    context: tuple[torch.Tensor, torch.Tensor]
+    states: TargetStates
+    in_window: torch.Tensor
+    before_root: torch.Tensor
+    path: tuple[torch.Tensor, torch.Tensor] | None
+    is_root: bool
+
+    def self_attention(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        """Over the context and the path."""
+        if not self.is_root:
+            keys, values = (x.transpose(1, 2).unflatten(1, (self.count, self.rows)).unsqueeze(4) for x in (key, value))
+            if self.path is not None:
+                keys, values = torch.cat([self.path[0], keys], dim=4), torch.cat([self.path[1], values], dim=4)
+            self.path = keys, values
+        own = None if self.path is None else (self.path[0].flatten(1, 2), self.path[1].flatten(1, 2))
+        return _attend(query, *self.context, self.in_window, own)
+
+    def cross_attention(self, query: torch.Tensor) -> torch.Tensor:
+        """Over what of the target is in its cache: all before the root."""
+        return _attend(query, self.states.keys, self.states.values, self.before_root)
+
+
+@torch.no_grad()
+def accepted_lengths(
+    block: LongSpecBlock,
+    target: Target,
+    tokens: torch.Tensor,
+    lengths: torch.Tensor,
+    states: TargetStates,
+    roots: torch.Tensor,
+    widths: Sequence[int],
+) -> torch.Tensor:
+    """How many drafted tokens the target accepts at each root.
+
+    Args:
+        block: the drafter.
+        target: its target.
+        tokens: int64 [B, L], the target's greedy tokens behind the roots; at positions 0..L-1.
+        lengths: int64 [B], tokens that count.
+        states: of `tokens`.
+        roots: int64 [B, R], places of roots, each >= 1.
+        widths: nodes of each level of the tree; (1, 1, 1, 1) is a chain.
+
+    Returns:
+        int64 [B, R].
+    """
+    batch, count = roots.shape
+    places = torch.arange(tokens.shape[1], device=tokens.device)
+    context = block.self_keys(target.embed(tokens), target.rope(places[None]))
+    node_tokens = tokens.gather(1, roots)[:, :, None]
+    scores = torch.zeros(batch, count, 1, device=tokens.device)
+    path: tuple[torch.Tensor, torch.Tensor] | None = None
+    on_path = torch.zeros(batch, count, dtype=torch.int64, device=tokens.device)
+    alive = torch.ones_like(on_path, dtype=torch.bool)
+    accepted = torch.zeros_like(on_path)
+    for depth, width in enumerate(widths):
+        rows = node_tokens.shape[2]
+        row_roots = roots.repeat_interleave(rows, dim=1)
+        positions = row_roots + depth
+        in_window = (places <= row_roots[:, :, None]) & (places >= (positions - block.shape.window)[:, :, None])
+        before_root = places < row_roots[:, :, None]
+        level = _Level(count, rows, context, states, in_window, before_root, path, is_root=depth == 0)
+        embedded = target.embed(node_tokens.flatten(1))
+        hidden = block(embedded, target.rope(positions), level.self_attention, level.cross_attention)
+
+        logits = (hidden.to(target.head.dtype) @ target.head.T).float().unflatten(1, (count, rows))
+        best, ids = logits.topk(min(width, logits.shape[-1]), dim=-1)
+        each = (best - logits.logsumexp(dim=-1, keepdim=True) + scores[..., None]).flatten(2)
+        scores, chosen = each.topk(min(width, each.shape[-1]), dim=-1)
+        parents = chosen // best.shape[-1]
+        node_tokens = ids.flatten(2).gather(2, chosen)
+        path = None if level.path is None else (_pick(level.path[0], parents), _pick(level.path[1], parents))
+
+        place = roots + depth + 1
+        truth = tokens.gather(1, place.clamp(max=tokens.shape[1] - 1))
+        truth = torch.where(place < lengths[:, None], truth, -1)
+        hit = (parents == on_path[:, :, None]) & (node_tokens == truth[:, :, None]) & alive[:, :, None]
+        alive = hit.any(dim=-1)
+        on_path = hit.int().argmax(dim=-1)
+        accepted += alive
+    return accepted
+
+
+@dataclass
+class Tally:
+    """Acceptance of one kind of text and one shape of tree."""
+
+    roots: int = 0
+    accepted: int = 0
+    passes: int = 0
+    committed: int = 0
+
+    @property
+    def at_every_root(self) -> float:
+        """tau with every place as a root."""
+        return 1.0 + self.accepted / max(1, self.roots)
+
+    @property
+    def tau(self) -> float:
+        """tau of decoding from the prompt on: the next root is behind what was committed."""
+        return self.committed / max(1, self.passes)
+
+    def add(self, accepted: Sequence[int]) -> None:
+        """Counts one continuation, given what is accepted at each of its places."""
+        self.roots += len(accepted)
+        self.accepted += sum(accepted)
+        place = 0
+        while place < len(accepted):
+            self.passes += 1
+            self.committed += accepted[place] + 1
+            place += accepted[place] + 1
+
+
+def offline_acceptance(
+    block: LongSpecBlock,
+    target: Target,
+    documents: Documents,
+    shapes: Mapping[str, Sequence[int]],
+) -> dict[str, dict[str, Tally]]:
+    """Acceptance on continuations that the target made greedily.
+
+    Args:
+        block: the drafter.
+        target: its target.
+        documents: prompts with continuations of two tokens or more; shorter ones are left out.
+        shapes: widths of trees by name.
+
+    Returns:
+        kind -> name of shape -> Tally.
+    """
+    result = {kind: {name: Tally() for name in shapes} for kind in documents.kinds}
+    prompts = documents.prompt_lengths.tolist()
+    sizes = documents.starts.diff().tolist()
+    usable = [i for i in range(len(documents)) if prompts[i] >= 1 and sizes[i] - prompts[i] >= 2]
+    usable.sort(key=lambda i: sizes[i])
+    widest = max(max(widths) for widths in shapes.values())
+    while usable:
+        most_roots = max(sizes[i] - prompts[i] for i in usable) - 1
+        at_once = max(1, _LOGITS_BYTES // (4 * target.vocab_size * widest * most_roots))
+        chosen, usable = usable[:at_once], usable[at_once:]
+        for name, widths in shapes.items():
+            found = _at_all_roots(block, target, documents, chosen, widths)
+            for index, accepted in zip(chosen, found, strict=True):
+                result[documents.kind_name(index)][name].add(accepted)
+    return result
+
+
+def _at_all_roots(
+    block: LongSpecBlock, target: Target, documents: Documents, chosen: Sequence[int], widths: Sequence[int]
+) -> list[list[int]]:
+    """Accepted lengths at the roots prompt..length - 2 of some documents."""
+    sequences = [torch.tensor(documents[i], dtype=torch.int64) for i in chosen]
+    lengths = torch.tensor([len(s) for s in sequences])
+    prompts = documents.prompt_lengths[torch.tensor(chosen)].long()
+    tokens = torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True).to(target.device)
+    counts = lengths - 1 - prompts
+    roots = prompts[:, None] + torch.arange(int(counts.max()))
+    roots = torch.minimum(roots, lengths[:, None] - 2).to(target.device)
+    positions = torch.arange(tokens.shape[1], device=target.device).repeat(len(sequences), 1)
+    enabled = target.dtype == torch.bfloat16
+    with torch.no_grad(), torch.autocast(target.device.type, torch.bfloat16, enabled=enabled):
+        states = target.states(tokens, positions, with_hidden=False)
+        accepted = accepted_lengths(block, target, tokens, lengths.to(target.device), states, roots, widths).tolist()
+    return [found[: int(count)] for found, count in zip(accepted, counts, strict=True)]

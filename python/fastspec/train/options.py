@@ -1,0 +1,207 @@
+"""Options of a training run and of making its data, and presets: the paper's stages, the shipped drafter's recipe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from fastspec.errors import InvalidArgumentError
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """How a drafter is trained; every field is a command line option of the same name.
+
+    Attributes:
+        steps: optimiser steps; the learning rate's cosine ends there. 0 = by `minutes`.
+        minutes: time of the training loop, evaluations included; the cosine follows the clock. 0 = by `steps`.
+        length: tokens of a row; longer documents are cut.
+        batch_tokens: tokens of a batch over all GPUs, padding included.
+        lr: highest learning rate of AdamW.
+        warmup_steps: steps until it is reached.
+        final_lr: share of `lr` at the end of the cosine.
+        weight_decay: of AdamW, on matrices.
+        beta2: of AdamW; its beta1 is 0.9.
+        clip: largest norm of the gradient.
+        depth: flash noisy training draws shifts from 1..depth; 1 = off, every pass as a tree's first level.
+        shifts_at_once: equal parts of a batch, each with a shift of its own.
+        anchor_positions: anchor-offset indices reach up to this position; 0 = off, -1 = the model's longest sequence.
+        anchor_share: share of rows that are moved at all.
+        labels: "data", the next token of the text (the paper's), or "target", the target's most likely one.
+        distill: share of the target's whole distribution in what is asked for; the rest is on the label.
+        prompt_loss: count the loss on tokens that were given, too; a plain text is all given.
+        final_norm: a norm before the head.
+        start: "target", copy the target's last layer, or "random".
+        window: tokens that self-attention sees behind a token.
+        intermediate_size: of the drafter's MLP; 0 = the target's.
+        cache_target: run the target once over all rows and keep what the drafter sees of it, in the device's memory;
+            offsets are drawn once a row then. Needs about 2 (kv_heads * head_dim + hidden_size) * 2 bytes a token.
+        dtype: "bfloat16" or "float32", of the target and of the arithmetic; the drafter's weights are in float32.
+        seed: of everything drawn.
+        eval_seconds: time between evaluations on the held-out documents; 0 = only at the end.
+        eval_documents: of each kind, in these; the one at the end takes all.
+        save_seconds: time between checkpoints; 0 = only at the end.
+        log_seconds: time between lines of the log.
+    """
+
+    steps: int = 0
+    minutes: float = 0.0
+    length: int = 512
+    batch_tokens: int = 32768
+    lr: float = 5e-4
+    warmup_steps: int = 100
+    final_lr: float = 0.0
+    weight_decay: float = 0.01
+    beta2: float = 0.95
+    clip: float = 1.0
+    depth: int = 5
+    shifts_at_once: int = 1
+    anchor_positions: int = -1
+    anchor_share: float = 1.0
+    labels: str = "data"
+    distill: float = 0.0
+    prompt_loss: bool = True
+    final_norm: bool = False
+    start: str = "random"
+    window: int = 512
+    intermediate_size: int = 0
+    cache_target: bool = False
+    dtype: str = "bfloat16"
+    seed: int = 0
+    eval_seconds: float = 60.0
+    eval_documents: int = 64
+    save_seconds: float = 300.0
+    log_seconds: float = 10.0
+
+    def validate(self) -> None:
+        """Raises InvalidArgumentError naming the option, its value and what is possible."""
+        if (self.steps > 0) == (self.minutes > 0):
+            raise InvalidArgumentError(
+                f"steps is {self.steps} and minutes {self.minutes:g}: give one of them, the other stays 0"
+            )
+        for name, low, high in _RANGES:
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise InvalidArgumentError(f"{name} is {value}, expected {low} to {high:g}")
+        for name, possible in _CHOICES.items():
+            if getattr(self, name) not in possible:
+                raise InvalidArgumentError(f"{name} is {getattr(self, name)!r}, expected {' or '.join(possible)}")
+        if self.length <= self.depth:
+            raise InvalidArgumentError(f"length is {self.length}, expected more than depth ({self.depth})")
+        if self.batch_tokens < self.length:
+            raise InvalidArgumentError(f"batch_tokens is {self.batch_tokens}, less than a row ({self.length})")
+        if self.shifts_at_once > self.depth:
+            raise InvalidArgumentError(f"shifts_at_once is {self.shifts_at_once}, there are {self.depth} shifts")
+
+
+@dataclass(frozen=True)
+class GenerateOptions:
+    """How continuations are made.
+
+    Attributes:
+        max_new: tokens of a continuation; it ends earlier at the end of text and where a 16-gram repeats.
+        sampled_share: share of prompts whose continuation is sampled at `temperature`; the rest is greedy.
+        temperature: of those.
+        opening: greedy continuations of half the prompts begin with 1..opening sampled tokens, so that one prompt
+            gives more than one text; 0 = off. They count as given.
+        minutes: no new wave of prompts starts after this; 0 = all prompts.
+        concurrency: sequences that run at once.
+        device, dtype: of the engine.
+        seed: of the samples.
+    """
+
+    max_new: int = 256
+    sampled_share: float = 0.0
+    temperature: float = 1.0
+    opening: int = 0
+    minutes: float = 0.0
+    concurrency: int = 16
+    device: str = "cpu"
+    dtype: str = "auto"
+    seed: int = 0
+
+    def validate(self) -> None:
+        """Raises InvalidArgumentError naming the option."""
+        for name, low, high in (
+            ("max_new", 1, 1 << 20),
+            ("sampled_share", 0, 1),
+            ("temperature", 0, 100),
+            ("opening", 0, 1 << 16),
+            ("minutes", 0, 1e6),
+            ("concurrency", 1, 4096),
+        ):
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise InvalidArgumentError(f"{name} is {value}, expected {low} to {high:g}")
+
+
+_RANGES: tuple[tuple[str, float, float], ...] = (
+    ("steps", 0, 1e9),
+    ("minutes", 0, 1e5),
+    ("length", 32, 1 << 20),
+    ("batch_tokens", 32, 1 << 30),
+    ("lr", 0, 10),
+    ("warmup_steps", 0, 1e9),
+    ("final_lr", 0, 1),
+    ("weight_decay", 0, 10),
+    ("beta2", 0.5, 0.99999),
+    ("clip", 1e-6, 1e9),
+    ("depth", 1, 64),
+    ("shifts_at_once", 1, 64),
+    ("anchor_positions", -1, 1 << 24),
+    ("anchor_share", 0, 1),
+    ("distill", 0, 1),
+    ("window", 1, 1 << 20),
+    ("intermediate_size", 0, 1 << 20),
+    ("seed", 0, 1 << 31),
+    ("eval_seconds", 0, 1e9),
+    ("eval_documents", 1, 1 << 20),
+    ("save_seconds", 0, 1e9),
+    ("log_seconds", 0, 1e9),
+)
+
+_CHOICES = {"labels": ("data", "target"), "start": ("target", "random"), "dtype": ("bfloat16", "float32")}
+
+PRESETS: dict[str, TrainOptions] = {
+    # The three stages of the paper, section 4.1. Each later one starts from the drafter before it (--init).
+    "short": TrainOptions(steps=20_000, length=1024, batch_tokens=65536, lr=5e-4, anchor_positions=15_000),
+    "long": TrainOptions(steps=2_000, length=32_768, batch_tokens=65536, lr=5e-6, anchor_positions=0),
+    "sft": TrainOptions(steps=1_000, length=32_768, batch_tokens=65536, lr=5e-6, anchor_positions=0, prompt_loss=False),
+    # The shipped drafter of SmolLM2-135M-Instruct: short rows of the target's own continuations, everything that the
+    # target gives kept on one H200, and the rest of ten minutes spent on steps of the 4.2M parameters.
+    "smollm2-demo": TrainOptions(
+        minutes=6.0,
+        length=512,
+        batch_tokens=65536,
+        lr=2e-3,
+        warmup_steps=200,
+        weight_decay=0.01,
+        shifts_at_once=5,
+        anchor_share=0.5,
+        labels="target",
+        distill=0.5,
+        prompt_loss=False,
+        final_norm=True,
+        start="target",
+        cache_target=True,
+        eval_seconds=30.0,
+        eval_documents=16,
+        save_seconds=120.0,
+    ),
+}
+
+
+def from_preset(preset: str | None, changes: dict[str, Any]) -> TrainOptions:
+    """A preset (None = the defaults) with some fields changed. `steps` replaces `minutes` and the other way round."""
+    if preset is not None and preset not in PRESETS:
+        raise InvalidArgumentError(f"preset {preset!r}: expected {', '.join(PRESETS)}")
+    known = {field.name for field in fields(TrainOptions)}
+    if unknown := sorted(changes.keys() - known):
+        raise InvalidArgumentError(f"unknown option {unknown[0]!r}")
+    if changes.get("steps") and "minutes" not in changes:
+        changes = {**changes, "minutes": 0.0}
+    elif changes.get("minutes") and "steps" not in changes:
+        changes = {**changes, "steps": 0}
+    options = replace(PRESETS[preset] if preset else TrainOptions(), **changes)
+    options.validate()
+    return options

@@ -1,0 +1,153 @@
+"""The frozen target of a training run: what a drafter reads of it, and nothing else. Shared by all uses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fastspec.errors import InvalidFileError, NotFoundError, UnsupportedError
+from fastspec.train import attention
+from fastspec.train.block import BlockShape, Rope
+
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+_NAME = "fastspec_last_layer"
+
+
+@dataclass(frozen=True)
+class TargetStates:
+    """What a drafter sees of the target on B sequences of L tokens.
+
+    Attributes:
+        keys, values: of the last layer, keys with positions, [B, kv_heads, L, head_dim].
+        hidden: what the head turns into logits, [B, L, hidden]; None where it is not needed.
+        choices: the target's most likely next token at every place, int32 [B, L].
+    """
+
+    keys: torch.Tensor
+    values: torch.Tensor
+    hidden: torch.Tensor | None
+    choices: torch.Tensor
+
+
+class Target:
+    """A causal language model of one of FAMILIES, frozen."""
+
+    def __init__(self, directory: Path, device: torch.device, dtype: torch.dtype) -> None:
+        """Loads a Hugging Face directory.
+
+        Raises:
+            NotFoundError, InvalidFileError: no such model, or one that transformers cannot load.
+            UnsupportedError: another family.
+        """
+        import transformers
+
+        if not (directory / "config.json").is_file():
+            raise NotFoundError(f"{directory} is no model: it has no config.json")
+        transformers.AttentionInterface.register(_NAME, self._attend)
+        transformers.utils.logging.disable_progress_bar()
+        try:
+            config = transformers.AutoConfig.from_pretrained(directory)
+            if config.model_type not in FAMILIES:
+                raise UnsupportedError(
+                    f"{directory}: drafters are trained for {', '.join(FAMILIES)}, not for {config.model_type!r}"
+                )
+            model: Any = transformers.AutoModelForCausalLM.from_pretrained(
+                directory, dtype=dtype, attn_implementation=_NAME
+            )
+        except (OSError, ValueError, KeyError) as error:
+            raise InvalidFileError(f"{directory}: {str(error).strip().splitlines()[0]}") from error
+        self.directory = directory
+        self.config: Any = config
+        self.device, self.dtype = device, dtype
+        self.model: Any = model.to(device).eval().requires_grad_(False)
+        self._last_layer = config.num_hidden_layers - 1
+        self._seen: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    @property
+    def head(self) -> torch.Tensor:
+        """The output head's weight, [vocabulary, hidden]."""
+        weight: torch.Tensor = self.model.lm_head.weight
+        return weight
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the head."""
+        return int(self.head.shape[0])
+
+    @property
+    def max_positions(self) -> int:
+        """Longest sequence of the model."""
+        return int(self.config.max_position_embeddings)
+
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """[..., hidden]."""
+        embedded: torch.Tensor = self.model.model.embed_tokens(tokens)
+        return embedded
+
+    def rope(self, positions: torch.Tensor) -> Rope:
+        """Cosines and sines of [B, L] positions, in float32, with the model's own scaling."""
+        like = torch.empty(0, device=self.device, dtype=torch.float32)
+        cos, sin = self.model.model.rotary_emb(like, positions)
+        return cos, sin
+
+    def block_shape(self, final_norm: bool, window: int, intermediate_size: int | None) -> BlockShape:
+        """Sizes of a drafter for this target."""
+        config = self.config
+        heads = config.num_attention_heads
+        return BlockShape(
+            hidden_size=config.hidden_size,
+            intermediate_size=intermediate_size or config.intermediate_size,
+            num_heads=heads,
+            num_kv_heads=config.num_key_value_heads or heads,
+            head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+            norm_eps=config.rms_norm_eps,
+            final_norm=final_norm,
+            window=window,
+        )
+
+    @torch.no_grad()
+    def states(self, tokens: torch.Tensor, positions: torch.Tensor, with_hidden: bool) -> TargetStates:
+        """One causal pass over [B, L] tokens at [B, L] positions.
+
+        Sequences may end in padding: nothing before it sees it.
+        """
+        out = self.model.model(input_ids=tokens, position_ids=positions, use_cache=False).last_hidden_state
+        assert self._seen is not None
+        keys, values = self._seen
+        self._seen = None
+        flat = out.flatten(0, 1)
+        choices = torch.cat([(part @ self.head.T).argmax(-1) for part in flat.split(8192)])
+        return TargetStates(keys, values, out if with_hidden else None, choices.view(tokens.shape).int())
+
+    def _attend(
+        self, module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, **options: Any
+    ) -> tuple[torch.Tensor, None]:
+        """Attention as transformers calls it; keeps the last layer's keys and values."""
+        if module.layer_idx == self._last_layer:
+            self._seen = key, value
+        window = options.get("sliding_window")
+        out = (
+            attention.causal(query, key, value)
+            if window is None
+            else attention.windowed(query, key, value, int(window) - 1)  # transformers counts the query itself
+        )
+        return out.transpose(1, 2), None
+
+
+def offset_positions(length: int, offsets: torch.Tensor, sinks: int = 4) -> torch.Tensor:
+    """Anchor-offset indices (LongSpec, section 3.2): 0..length-1, all but the first `sinks` moved by an offset a row.
+
+    Args:
+        length: tokens of a row.
+        offsets: int64 [B].
+        sinks: leading positions that keep their places.
+
+    Returns:
+        int64 [B, length].
+    """
+    positions = torch.arange(length, device=offsets.device).repeat(offsets.numel(), 1)
+    positions[:, sinks:] += offsets[:, None]
+    return positions

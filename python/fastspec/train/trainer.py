@@ -1,0 +1,328 @@
+"""The training loop of LongSpec drafters (arXiv 2502.17421, section 3)."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
+
+from fastspec.errors import InvalidArgumentError
+from fastspec.train import attention
+from fastspec.train.block import LongSpecBlock
+from fastspec.train.checkpoint import Progress, load_checkpoint, save_checkpoint
+from fastspec.train.curves import draw
+from fastspec.train.documents import Documents
+from fastspec.train.drafter_files import save_drafter
+from fastspec.train.files import write_json
+from fastspec.train.loss import linear_cross_entropy
+from fastspec.train.offline import CHAIN, TREE, offline_acceptance
+from fastspec.train.options import TrainOptions
+from fastspec.train.ranks import Ranks
+from fastspec.train.rows import Batches, RowGroup, cut_rows, seeded
+from fastspec.train.states import StateSource
+from fastspec.train.target import Target
+
+Log = Callable[[str], None]
+_SHAPES = {"chain": CHAIN, "tree": TREE}
+_NO_PART_OF_A_RUN = ("eval_seconds", "eval_documents", "save_seconds", "log_seconds")
+
+
+def learning_rate(options: TrainOptions, step: int, progress: float) -> float:
+    """Linear warm-up times a cosine from 1 to final_lr; `progress` is the share of the run that is done."""
+    warm = min(1.0, (step + 1) / max(1, options.warmup_steps))
+    cosine = 0.5 * (1.0 + math.cos(math.pi * min(1.0, progress)))
+    return options.lr * warm * (options.final_lr + (1.0 - options.final_lr) * cosine)
+
+
+class Trainer:
+    """One run: data, drafter, optimiser, and where the run is."""
+
+    def __init__(
+        self,
+        target: Target,
+        block: LongSpecBlock,
+        data: Sequence[Documents],
+        heldout: Documents | None,
+        options: TrainOptions,
+        out: Path,
+        ranks: Ranks,
+        log: Log = print,
+    ) -> None:
+        """Prepares a run.
+
+        Args:
+            target: frozen.
+            block: where training starts from, on the target's device.
+            data: what is trained on.
+            heldout: the target's greedy continuations for the acceptance curve, or None.
+            options: validated.
+            out: directory of the drafter, its checkpoint and its curves.
+            ranks: this process among all.
+            log: takes lines.
+        """
+        self._target, self._options, self._out, self._ranks = target, options, out, ranks
+        self._log: Log = log if ranks.first else (lambda _: None)
+        self._heldout = heldout
+        groups = cut_rows(data, options.length)
+        self._batches = Batches(groups, options.batch_tokens, ranks.world * options.shifts_at_once, options.seed)
+        self._fingerprint = _fingerprint(groups)
+        self._groups = [RowGroup(*(part.to(ranks.device) for part in vars(group).values())) for group in groups]
+        reach = target.max_positions if options.anchor_positions < 0 else options.anchor_positions
+        if options.anchor_positions > 0 and reach < options.length:
+            raise InvalidArgumentError(f"anchor_positions is {reach}, less than a row's length ({options.length})")
+        self._source = StateSource(target, self._groups, options, reach)
+        self._block = block
+        self._model = ranks.wrap(block)
+        decayed = [p for p in block.parameters() if p.dim() >= 2]
+        others = [p for p in block.parameters() if p.dim() < 2]
+        self._optimizer = torch.optim.AdamW(
+            [{"params": decayed, "weight_decay": options.weight_decay}, {"params": others, "weight_decay": 0.0}],
+            lr=options.lr,
+            betas=(0.9, options.beta2),
+            fused=ranks.device.type == "cuda",
+        )
+        self.progress = Progress()
+        self._stop = False
+        rows = sum(len(group.tokens) for group in groups)
+        self._log(
+            f"{rows} rows of {', '.join(str(g.length) for g in groups)} tokens, "
+            f"{self._batches.per_epoch} steps an epoch; "
+            f"{sum(p.numel() for p in block.parameters()) / 1e6:.2f}M parameters; "
+            f"attention by {attention.backend(ranks.device)}; {ranks.world} x {ranks.device.type}"
+        )
+
+    # --- resuming -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _checkpoint(self) -> Path:
+        return self._out / "checkpoint"
+
+    def _run_identity(self) -> dict[str, Any]:
+        options = {name: value for name, value in asdict(self._options).items() if name not in _NO_PART_OF_A_RUN}
+        return {**options, "data": self._fingerprint}
+
+    def resume(self) -> None:
+        """Goes on from the checkpoint in the output directory; see load_checkpoint() for errors."""
+        self.progress = load_checkpoint(self._checkpoint, self._block, self._optimizer, self._run_identity())
+        self._log(f"resumed at step {self.progress.step}")
+
+    def save(self) -> None:
+        """Writes checkpoint, drafter, history and curves (rank 0)."""
+        if self._ranks.first:
+            save_checkpoint(self._checkpoint, self._block, self._optimizer, self.progress, self._run_identity())
+            self._write_drafter()
+
+    def _write_drafter(self) -> None:
+        save_drafter(self._out, self._block, self._target)
+        write_json(self._out / "history.json", self.progress.history)
+        draw(self._out / "curves.png", {"drafter": self.progress.history})
+
+    # --- the loop -----------------------------------------------------------------------------------------------------
+
+    def run(self, until: int | None = None) -> bool:
+        """Trains to the end, or to step `until`. Returns False when it was stopped by SIGINT or SIGTERM.
+
+        Either way checkpoint and drafter are on the disk afterwards.
+        """
+        self._source.prepare(self._log)
+        previous = {number: _handle(number, self._request_stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            self._loop(until)
+        finally:
+            for number, handler in previous.items():
+                _handle(number, handler)
+        self._ranks.wait()
+        return not self._stop
+
+    def _loop(self, until: int | None) -> None:
+        options, progress = self._options, self.progress
+        begun = time.monotonic() - progress.seconds
+        clock = _Clock(options, time.monotonic())
+        sums = torch.zeros(3, dtype=torch.float64, device=self._ranks.device)  # loss, hits, rows counted
+        logged_tokens, finished = progress.tokens, False
+        bar = tqdm(
+            total=1.0, disable=None if self._ranks.first else True, bar_format="{percentage:5.1f} % {bar} {postfix}"
+        )
+        while not finished:
+            share = self._ranks.of_first(self._share(time.monotonic() - begun))
+            finished = share >= 1.0 or progress.step == until or self._ranks.of_first(float(self._stop)) > 0
+            now = time.monotonic()
+            progress.seconds = now - begun
+            if self._ranks.first and (clock.log_due(now) or finished) and sums[2] > 0:
+                entry = self._entry(sums, share)
+                speed = (progress.tokens - logged_tokens) / max(1e-9, clock.since_log(now))
+                self._log(_line(entry, share, speed))
+                bar.n = min(1.0, share)
+                bar.set_postfix_str(f"step {entry['step']}, loss {entry['loss']:.3f}, {speed / 1e3:.0f}K tokens/s")
+                logged_tokens = progress.tokens
+                sums.zero_()
+                if not finished:
+                    self._report(clock, now)
+                clock.logged(time.monotonic())
+            if not finished:
+                sums += self._step(share)
+        bar.close()
+        if self._ranks.first:
+            self._evaluate(None)
+            self.save()
+
+    def _report(self, clock: _Clock, now: float) -> None:
+        """Evaluates and saves where it is time to."""
+        if clock.eval_due(now):
+            self._evaluate(self._options.eval_documents)
+            self._write_drafter()
+            clock.evaluated(time.monotonic())
+        if clock.save_due(now):
+            self.save()
+            clock.saved(time.monotonic())
+
+    def _share(self, seconds: float) -> float:
+        options = self._options
+        return self.progress.step / options.steps if options.steps else seconds / (60 * options.minutes)
+
+    def _step(self, share: float) -> torch.Tensor:
+        """One optimiser step; returns its sums of loss, hits and counted rows."""
+        options, ranks, step = self._options, self._ranks, self.progress.step
+        group_index, rows = self._batches.at(step)
+        order = torch.randperm(options.depth, generator=seeded(options.seed, 3, step))
+        shifts = (order[: options.shifts_at_once] + 1).tolist()
+        mine = rows[ranks.rank :: ranks.world]
+        loss, hits, count, tokens = self._loss(group_index, mine, step, shifts)
+        where = ranks.device if ranks.world > 1 else None
+        counts = ranks.total(torch.tensor([count, tokens], dtype=torch.float64, device=where))
+        # DDP averages over ranks; this makes it the mean over all counted rows of the batch.
+        (loss * (ranks.world / max(1.0, float(counts[0])))).backward()
+        torch.nn.utils.clip_grad_norm_(self._block.parameters(), options.clip)
+        rate = learning_rate(options, step, share)
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        self.progress.step += 1
+        self.progress.tokens += int(counts[1])
+        return torch.stack([loss.detach().double(), hits.double(), torch.tensor(count, device=hits.device).double()])
+
+    def _loss(
+        self, group_index: int, rows: torch.Tensor, step: int, shifts: Sequence[int]
+    ) -> tuple[torch.Tensor, torch.Tensor, int, int]:
+        """(sum of the loss, hits, counted places, tokens) of this rank's rows."""
+        options, target = self._options, self._target
+        group = self._groups[group_index]
+        rows = rows.to(group.tokens.device)
+        tokens, lengths, prompts = group.tokens[rows].long(), group.lengths[rows], group.prompts[rows]
+        positions, states = self._source.of(group_index, rows, tokens, step)
+        enabled = options.dtype == "bfloat16"
+        with torch.autocast(tokens.device.type, torch.bfloat16, enabled=enabled):
+            hidden = self._model(
+                target.embed(tokens),
+                target.rope(positions),
+                lambda q, k, v: attention.windowed(q, k, v, options.window),
+                lambda q: attention.shifted(q, states.keys.to(q.dtype), states.values.to(q.dtype), shifts),
+            )
+        places = torch.arange(group.length, device=tokens.device)
+        begin = torch.tensor(shifts, device=tokens.device).repeat_interleave(len(rows) // len(shifts))
+        if not options.prompt_loss:
+            begin = torch.maximum(begin, prompts - 1)
+        counted = (places >= begin[:, None]) & (places < (lengths - 1)[:, None])
+        chosen = counted.flatten().nonzero().squeeze(1)
+        wanted = states.choices.long() if options.labels == "target" else torch.roll(tokens, -1, dims=1)
+        teacher = None if states.hidden is None else states.hidden.flatten(0, 1)[chosen]
+        loss, hits = linear_cross_entropy(
+            hidden.flatten(0, 1)[chosen], target.head, wanted.flatten()[chosen], teacher, options.distill
+        )
+        return loss, hits, int(chosen.numel()), int(lengths.sum())
+
+    # --- reporting ----------------------------------------------------------------------------------------------------
+
+    def _request_stop(self, *_: Any) -> None:
+        self._stop = True
+
+    def _entry(self, sums: torch.Tensor, share: float) -> dict[str, Any]:
+        loss, hits, count = sums.tolist()
+        entry = {
+            "step": self.progress.step,
+            "tokens": self.progress.tokens,
+            "seconds": round(self.progress.seconds, 1),
+            "loss": loss / count,
+            "hit": hits / count,
+            "lr": learning_rate(self._options, self.progress.step, share),
+        }
+        self.progress.history.append(entry)
+        return entry
+
+    def _evaluate(self, most: int | None) -> None:
+        """Offline acceptance on `most` held-out continuations of each kind (None = all): lines, and a history entry."""
+        if self._heldout is None:
+            return
+        begun = time.monotonic()
+        documents = self._heldout if most is None else self._heldout.by_kind(most)
+        found = offline_acceptance(self._block, self._target, documents, _SHAPES)
+        tau = {kind: {name: round(tally.tau, 4) for name, tally in shapes.items()} for kind, shapes in found.items()}
+        self.progress.history.append({"step": self.progress.step, "tokens": self.progress.tokens, "tau": tau})
+        means = {name: sum(shapes[name] for shapes in tau.values()) / len(tau) for name in _SHAPES}
+        for name in _SHAPES:
+            each = "  ".join(
+                f"{kind} {shapes[name].tau:.3f} ({shapes[name].at_every_root:.3f})" for kind, shapes in found.items()
+            )
+            self._log(f"  tau at T = 0, {name}: mean {means[name]:.3f}; {each}; in brackets: every place a root")
+        self._log(f"  ({time.monotonic() - begun:.1f} s)")
+
+
+class _Clock:
+    """When to log, evaluate and save."""
+
+    def __init__(self, options: TrainOptions, now: float) -> None:
+        self._options = options
+        self._log_at = self._eval_at = self._save_at = now
+
+    def log_due(self, now: float) -> bool:
+        return now - self._log_at >= self._options.log_seconds
+
+    def since_log(self, now: float) -> float:
+        return now - self._log_at
+
+    def logged(self, now: float) -> None:
+        self._log_at = now
+
+    def eval_due(self, now: float) -> bool:
+        return 0 < self._options.eval_seconds <= now - self._eval_at
+
+    def evaluated(self, now: float) -> None:
+        self._eval_at = now
+
+    def save_due(self, now: float) -> bool:
+        return 0 < self._options.save_seconds <= now - self._save_at
+
+    def saved(self, now: float) -> None:
+        self._save_at = now
+
+
+def _line(entry: dict[str, Any], share: float, speed: float) -> str:
+    return (
+        f"step {entry['step']:6d}  {100 * share:5.1f} %  loss {entry['loss']:.4f}  hit {entry['hit']:.4f}  "
+        f"lr {entry['lr']:.2e}  {entry['tokens'] / 1e6:.1f}M tokens  {speed / 1e3:.0f}K tokens/s"
+    )
+
+
+def _fingerprint(groups: Sequence[RowGroup]) -> str:
+    digest = hashlib.sha256()
+    for group in groups:
+        for part in vars(group).values():
+            digest.update(part.numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _handle(number: int, handler: Any) -> Any:
+    """signal.signal, where this is the main thread."""
+    try:
+        return signal.signal(number, handler)
+    except ValueError:
+        return None

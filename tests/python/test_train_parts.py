@@ -1,0 +1,330 @@
+"""The parts of training, each against a plain and independent statement of what it computes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from fastspec import InvalidArgumentError, InvalidFileError, NotFoundError
+from fastspec.train import attention
+from fastspec.train.block import LongSpecBlock, start_from_target
+from fastspec.train.documents import Documents, concatenate, until_repetition
+from fastspec.train.drafter_files import load_drafter, save_drafter
+from fastspec.train.loss import linear_cross_entropy
+from fastspec.train.offline import CHAIN, Tally, accepted_lengths
+from fastspec.train.options import PRESETS, TrainOptions, from_preset
+from fastspec.train.rows import Batches, cut_rows
+from fastspec.train.target import Target, offset_positions
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def target(tiny_model_dir: Path) -> Target:
+    return Target(tiny_model_dir, CPU, torch.float32)
+
+
+def random_block(target: Target, final_norm: bool = True, window: int = 512) -> LongSpecBlock:
+    generator = torch.Generator().manual_seed(5)
+    block = LongSpecBlock(target.block_shape(final_norm, window, None))
+    start_from_target(block, target.model)
+    with torch.no_grad():
+        for parameter in block.parameters():
+            parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
+    return block
+
+
+# --- loss -------------------------------------------------------------------------------------------------------------
+
+
+def plain_loss(
+    hidden: torch.Tensor, head: torch.Tensor, labels: torch.Tensor, teacher: torch.Tensor, distill: float
+) -> torch.Tensor:
+    logits = hidden @ head.T
+    hard = functional.cross_entropy(logits, labels, reduction="sum")
+    soft = functional.cross_entropy(logits, torch.softmax(teacher @ head.T, -1), reduction="sum")
+    return (1 - distill) * hard + distill * soft
+
+
+@pytest.mark.parametrize("rows_at_once", [1, 7, 100])
+@pytest.mark.parametrize("distill", [0.0, 0.3, 1.0])
+def test_loss_and_gradient_equal_plain_torch(distill: float, rows_at_once: int) -> None:
+    torch.manual_seed(0)
+    hidden, head, teacher = torch.randn(23, 16), torch.randn(57, 16), torch.randn(23, 16)
+    labels = torch.randint(0, 57, (23,))
+    ours, theirs = hidden.clone().requires_grad_(), hidden.clone().requires_grad_()
+    loss, hits = linear_cross_entropy(ours, head, labels, teacher, distill, rows_at_once)
+    expected = plain_loss(theirs, head, labels, teacher, distill)
+    (loss / 3).backward()
+    (expected / 3).backward()
+    torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-5)
+    assert hits == ((hidden @ head.T).argmax(-1) == labels).sum()
+
+
+def test_loss_kernel_equals_plain_torch() -> None:
+    """The Triton kernel in Triton's interpreter; vocabulary beside and above a multiple of its block."""
+    os.environ["TRITON_INTERPRET"] = "1"
+    pytest.importorskip("triton")
+    from fastspec.train import loss, loss_kernel
+
+    torch.manual_seed(0)
+    for vocabulary in (100, loss_kernel.BLOCK, loss_kernel.BLOCK + 5):
+        logits, teacher = 3 * torch.randn(3, vocabulary), 3 * torch.randn(3, vocabulary)
+        labels = torch.randint(0, vocabulary, (3,))
+        for given, distill in ((None, 0.0), (teacher, 0.4)):
+            expected = loss._by_torch(logits, given, labels, distill)
+            found = loss_kernel.by_triton(logits.clone(), given, labels, distill, torch.float32)
+            for ours, theirs in zip(found, expected, strict=True):
+                torch.testing.assert_close(ours.float(), theirs.float(), rtol=1e-4, atol=1e-5)
+
+
+# --- attention --------------------------------------------------------------------------------------------------------
+
+
+def masked(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+    """Attention with an explicit mask, zero where nothing is visible."""
+    group = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
+    scores = (query @ key.transpose(-1, -2)) * query.shape[-1] ** -0.5
+    weights = torch.softmax(scores.masked_fill(~visible, float("-inf")), -1).nan_to_num()
+    return weights @ value
+
+
+@pytest.mark.parametrize(("length", "window"), [(5, 8), (9, 8), (10, 8), (16, 8), (31, 8), (7, 1)])
+def test_windowed_attention_sees_the_window_and_itself(length: int, window: int) -> None:
+    torch.manual_seed(length)
+    query, key, value = torch.randn(2, 4, length, 8), torch.randn(2, 2, length, 8), torch.randn(2, 2, length, 8)
+    place = torch.arange(length)
+    visible = (place[None, :] <= place[:, None]) & (place[None, :] >= place[:, None] - window)
+    found = attention.windowed(query, key, value, window)
+    torch.testing.assert_close(found, masked(query, key, value, visible), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("shifts", [[1], [3, 1], [2, 5, 1]])
+def test_shifted_attention_stays_behind(shifts: list[int]) -> None:
+    torch.manual_seed(0)
+    rows, length = 2 * len(shifts), 12
+    query, key, value = (torch.randn(rows, heads, length, 8) for heads in (4, 2, 2))
+    found = attention.shifted(query, key, value, shifts)
+    place = torch.arange(length)
+    for part, shift in enumerate(shifts):
+        visible = place[None, :] <= place[:, None] - shift
+        own = slice(2 * part, 2 * part + 2)
+        expected = masked(query[own], key[own], value[own], visible)
+        torch.testing.assert_close(found[own], expected, rtol=1e-5, atol=1e-5)
+        assert not found[own][:, :, :shift].any()
+
+
+# --- target -----------------------------------------------------------------------------------------------------------
+
+
+def test_target_states_are_those_of_transformers_at_moved_positions(target: Target, tiny_model_dir: Path) -> None:
+    import transformers
+
+    eager = transformers.AutoModelForCausalLM.from_pretrained(tiny_model_dir, attn_implementation="eager").eval()
+    tokens = torch.randint(1, 320, (2, 20), generator=torch.Generator().manual_seed(1))
+    positions = offset_positions(20, torch.tensor([0, 70]))
+    assert positions[1].tolist() == [0, 1, 2, 3, *range(74, 90)]
+    mask = torch.full((20, 20), float("-inf")).triu(1)[None, None].repeat(2, 1, 1, 1)
+    with torch.no_grad():
+        out = eager(tokens, position_ids=positions, attention_mask=mask, use_cache=True, output_hidden_states=True)
+    states = target.states(tokens, positions, with_hidden=True)
+    layer = out.past_key_values.layers[-1]
+    torch.testing.assert_close(states.keys, layer.keys, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(states.values, layer.values, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(states.hidden, out.hidden_states[-1], rtol=1e-4, atol=1e-4)
+    assert torch.equal(states.choices.long(), out.logits.argmax(-1))
+
+
+# --- drafting ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("widths", "final_norm", "window"),
+    [(CHAIN, True, 512), ((2, 3, 3), True, 512), ((3, 4), False, 4)],
+)
+def test_offline_acceptance_equals_drafting_node_by_node(
+    target: Target, tiny_model_dir: Path, widths: tuple[int, ...], final_norm: bool, window: int
+) -> None:
+    """Against an oracle with explicit caches. The continuations are the drafter's own here, so that much is accepted."""
+    import transformers
+    from slow_longspec import SlowLongSpec
+
+    block = random_block(target, final_norm, window)
+    eager = transformers.AutoModelForCausalLM.from_pretrained(tiny_model_dir, attn_implementation="eager").eval()
+    slow = SlowLongSpec(dict(block.state_dict()), eager, window)
+    generator = torch.Generator().manual_seed(3)
+    sequences, expected = [], []
+    for _ in range(2):
+        tokens = torch.randint(1, 320, (6,), generator=generator).tolist()
+        for place in range(7):  # the second-best now and then: in a tree, not in a chain
+            best = slow.logits(tokens, []).topk(2).indices.tolist()
+            tokens.append(best[1] if place % 3 == 2 else best[0])
+        sequences.append(tokens)
+        expected.append([slow.accepted(tokens[: root + 1], tokens[root + 1 :], widths) for root in range(4, 11, 2)])
+    batch = torch.tensor(sequences)
+    positions = torch.arange(13).repeat(2, 1)
+    found = accepted_lengths(
+        block,
+        target,
+        batch,
+        torch.tensor([13, 13]),
+        target.states(batch, positions, with_hidden=False),
+        torch.arange(4, 11, 2).repeat(2, 1),
+        widths,
+    )
+    assert found.tolist() == expected
+    assert found.max() >= 2
+
+
+@torch.no_grad()
+def test_training_pass_equals_drafting_node_by_node(target: Target, tiny_model_dir: Path) -> None:
+    """With shift s, place i of a training pass is level s of the tree whose root is s - 1 places before."""
+    import transformers
+    from slow_longspec import SlowLongSpec
+
+    block = random_block(target, window=6)
+    eager = transformers.AutoModelForCausalLM.from_pretrained(tiny_model_dir, attn_implementation="eager").eval()
+    slow = SlowLongSpec(dict(block.state_dict()), eager, 6)
+    tokens = torch.randint(1, 320, (1, 14), generator=torch.Generator().manual_seed(2))
+    positions = torch.arange(14)[None]
+    states = target.states(tokens, positions, with_hidden=False)
+    for shift in (1, 3):
+        hidden = block(
+            target.embed(tokens),
+            target.rope(positions),
+            lambda q, k, v: attention.windowed(q, k, v, 6),
+            lambda q, shift=shift: attention.shifted(q, states.keys, states.values, [shift]),
+        )
+        logits = hidden @ target.head.T
+        for place in range(shift - 1, 14):
+            root = place - shift + 1
+            sequence = tokens[0].tolist()
+            expected = slow.logits(sequence[: root + 1], sequence[root + 1 : place + 1])
+            torch.testing.assert_close(logits[0, place], expected, rtol=1e-3, atol=1e-3)
+
+
+def test_tally_walks_from_root_to_root() -> None:
+    tally = Tally()
+    tally.add([2, 0, 1, 0, 0])
+    assert (tally.passes, tally.committed) == (3, 5)
+    assert tally.tau == pytest.approx(5 / 3)
+    assert tally.at_every_root == pytest.approx(1 + 3 / 5)
+
+
+# --- files and data ---------------------------------------------------------------------------------------------------
+
+
+def test_drafter_files_have_the_agreed_names(target: Target, tmp_path: Path) -> None:
+    import json
+
+    from safetensors import safe_open
+
+    block = random_block(target)
+    save_drafter(tmp_path, block, target)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["longspec"] == {"version": 1, "window": 512, "final_norm": True}
+    assert (config["model_type"], config["num_hidden_layers"], config["dtype"]) == ("llama", 1, "bfloat16")
+    with safe_open(tmp_path / "model.safetensors", "pt") as file:
+        assert sorted(file.keys()) == sorted(
+            [f"self_attn.{p}_proj.{part}" for p in "qkv" for part in ("weight", "bias")]
+            + ["self_attn.o_proj.weight", "cross_attn.q_proj.weight", "cross_attn.q_proj.bias"]
+            + ["cross_attn.o_proj.weight", "norm.weight"]
+            + [f"mlp.{p}_proj.weight" for p in ("gate", "up", "down")]
+            + ["input_layernorm.weight", "post_self_attention_layernorm.weight"]
+            + ["post_cross_attention_layernorm.weight"]
+        )
+        assert {str(file.get_tensor(name).dtype) for name in file.keys()} == {"torch.bfloat16"}  # noqa: SIM118
+    loaded = load_drafter(tmp_path, target)
+    for ours, theirs in zip(loaded.parameters(), block.parameters(), strict=True):
+        assert torch.equal(ours, theirs.bfloat16().float())
+
+
+def test_a_drafter_of_another_shape_is_refused(target: Target, tmp_path: Path) -> None:
+    import json
+
+    save_drafter(tmp_path, random_block(target), target)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "intermediate_size": 48}))
+    with pytest.raises(InvalidArgumentError, match=r"mlp.gate_proj.weight is \[112, 64\], the target needs \[48, 64\]"):
+        load_drafter(tmp_path, target)
+    (tmp_path / "model.safetensors").write_bytes(b"nothing")
+    with pytest.raises(InvalidFileError, match="HeaderTooLarge|Error"):
+        load_drafter(tmp_path, target)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(NotFoundError, match="it has no model.safetensors"):
+        load_drafter(tmp_path, target)
+
+
+def test_documents_come_back_from_their_file(tmp_path: Path) -> None:
+    made = Documents.of([[1, 2, 3], [4], [5, 6]], [1, 1, 2], ["prose", "code", "prose"])
+    made.save(tmp_path / "data.safetensors")
+    loaded = Documents.load(tmp_path / "data.safetensors", 7)
+    assert [loaded[i] for i in range(3)] == [[1, 2, 3], [4], [5, 6]]
+    assert loaded.prompt(0) == [1]
+    assert [loaded.kind_name(i) for i in range(3)] == ["prose", "code", "prose"]
+    both = concatenate([loaded, loaded.by_kind(1)])
+    assert [both[i] for i in range(3, 5)] == [[4], [1, 2, 3]]
+    with pytest.raises(InvalidArgumentError, match="has token 6, the target a vocabulary of 6"):
+        Documents.load(tmp_path / "data.safetensors", 6)
+
+
+def test_repetition_ends_a_continuation() -> None:
+    assert until_repetition([1, 2, 3, 4, 1, 2, 3, 4], begin=4, gram=3) == 6
+    assert until_repetition([1, 2, 1, 2, 5, 6], begin=4, gram=2) == 6  # repeated in the prompt only
+    assert until_repetition([1, 2, 3], begin=1, gram=2) == 3
+
+
+def test_rows_cover_the_data_and_steps_do_not_depend_on_the_past() -> None:
+    documents = Documents.of([list(range(1, 151)), list(range(20)), [1] * 70], [150, 5, 70], ["a", "b", "a"])
+    groups = cut_rows([documents], longest=100, step=32)
+    assert [(group.length, group.lengths.tolist(), group.prompts.tolist()) for group in groups] == [
+        (32, [20], [5]),
+        (64, [50], [50]),
+        (96, [70], [70]),
+        (100, [100], [100]),
+    ]
+    batches = Batches(groups, batch_tokens=64, multiple=2, seed=3)
+    seen = [batches.at(step) for step in range(9)]
+    assert sorted(group for group, _ in seen[:4]) == [0, 1, 2, 3]
+    again = Batches(groups, batch_tokens=64, multiple=2, seed=3)
+    for step in (7, 2):
+        group, rows = again.at(step)
+        assert group == seen[step][0]
+        assert torch.equal(rows, seen[step][1])
+        assert len(rows) == 2
+
+
+# --- options ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, "steps is 0 and minutes 0: give one of them"),
+        ({"steps": 5, "labels": "guess"}, "labels is 'guess', expected data or target"),
+        ({"steps": 5, "distill": 1.5}, "distill is 1.5, expected 0 to 1"),
+        ({"steps": 5, "length": 4096}, "batch_tokens is 32768"),
+        ({"steps": 5, "depth": 2, "shifts_at_once": 3}, "shifts_at_once is 3, there are 2 shifts"),
+    ],
+)
+def test_impossible_options_are_named(changes: dict[str, Any], message: str) -> None:
+    if "length" in changes:
+        changes = {**changes, "length": 65536}
+    with pytest.raises(InvalidArgumentError, match=message):
+        from_preset(None, changes)
+
+
+def test_presets_are_valid_and_can_be_changed() -> None:
+    for name, preset in PRESETS.items():
+        assert from_preset(name, {}) == preset
+    assert from_preset("smollm2-demo", {"steps": 10}).minutes == 0
+    assert isinstance(from_preset("short", {"minutes": 1.0}), TrainOptions)
+    with pytest.raises(InvalidArgumentError, match="preset 'none': expected short, long, sft, smollm2-demo"):
+        from_preset("none", {})
