@@ -78,7 +78,8 @@ LongSpecDrafter::Limits longspec_limits(const SpeculationConfig& speculation, co
   return {.tree_widths = speculation.drafter.tree_widths,
           .max_drafted = draft_shape(speculation).max_nodes,
           .pass = limits.pass,
-          .page_size = limits.page_size};
+          .page_size = limits.page_size,
+          .graphs = limits.graphs};
 }
 
 }  // namespace
@@ -90,7 +91,8 @@ DraftNeeds draft_needs(const SpeculationConfig& speculation, const DraftModel& m
     const LongSpecDrafter::Limits own = longspec_limits(speculation, limits);
     return {.weights = longspec->weights.bytes(),
             .own_kv = LongSpecDrafter::kv_bytes(longspec->config, target, dtype, own),
-            .activations = LongSpecDrafter::activation_bytes(*longspec, target, element, own)};
+            .activations = LongSpecDrafter::activation_bytes(*longspec, target, element, own),
+            .num_layers = 1};
   }
   const StandaloneModel& small = std::get<StandaloneModel>(model);
   const ModelConfig& config = small.config;
@@ -99,7 +101,8 @@ DraftNeeds draft_needs(const SpeculationConfig& speculation, const DraftModel& m
       .shared_kv_bytes_per_token =
           KvShape{config.num_layers, config.num_kv_heads, config.head_dim, dtype}.bytes_per_token(),
       .activations = Transformer::activation_bytes(config, element, limits.pass.max_rows, limits.pass.max_sequences) +
-                     PassBuffers::device_bytes(limits.pass)};
+                     PassBuffers::device_bytes(limits.pass),
+      .num_layers = config.num_layers};
 }
 
 std::unique_ptr<Drafter> make_drafter(const SpeculationConfig& speculation, std::optional<DraftModel> model,
@@ -123,7 +126,8 @@ std::unique_ptr<Drafter> make_drafter(const SpeculationConfig& speculation, std:
                                                                        .pass = limits.pass,
                                                                        .vocab_size = target.config.vocab_size,
                                                                        .num_pages = limits.num_pages,
-                                                                       .page_size = limits.page_size});
+                                                                       .page_size = limits.page_size,
+                                                                       .graphs = limits.graphs});
 }
 
 }  // namespace fastspec

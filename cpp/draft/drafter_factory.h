@@ -33,6 +33,7 @@ struct DraftNeeds {
   std::size_t shared_kv_bytes_per_token = 0;  // K/V in each slot of the target's slot space
   std::size_t own_kv = 0;                     // K/V beside them, whatever the context
   std::size_t activations = 0;                // of its largest pass, with logits and arrays
+  int num_layers = 0;                         // of its recorded passes
 };
 
 /// Loads the draft model that `config` names; nullopt for drafters without one.
@@ -55,6 +56,7 @@ struct DrafterLimits {
   PassLimits pass;
   int num_pages = 0;  // scratch pages included
   int page_size = 0;
+  GraphLimits graphs;  // of a draft model's passes
 };
 
 /// The largest tree that the drafter of an enabled speculation proposes, known before it is made.

@@ -10,12 +10,14 @@ namespace fastspec {
 
 namespace {
 
-/// What the graphs of all shapes take: an estimate of the driver's bookkeeping for a kernel, and a layer's kernels.
-constexpr std::size_t kBytesPerKernel = 8 << 10;
+/// What graphs may take: the driver's bookkeeping for a kernel, estimated with room, and a layer's kernels.
+constexpr std::size_t kBytesPerKernel = 16 << 10;
 constexpr int kKernelsPerLayer = 11;
 
-std::size_t graph_bytes(int num_layers) {
-  return GraphCache::kDefaultLimit * static_cast<std::size_t>(num_layers + 1) * kKernelsPerLayer * kBytesPerKernel;
+GraphLimits graph_limits(int num_layers) {
+  GraphLimits limits;
+  limits.bytes = limits.count * static_cast<std::size_t>(num_layers + 1) * kKernelsPerLayer * kBytesPerKernel;
+  return limits;
 }
 
 }  // namespace
@@ -45,6 +47,11 @@ WorkspaceLimits EngineCore::workspace_limits(const ModelConfig& model) const {
           .hidden_size = model.hidden_size};
 }
 
+DraftNeeds EngineCore::draft_needs(const RowLimits& rows) const {
+  return fastspec::draft_needs(config_.speculation, *parts_.draft_model, parts_.model, parts_.backend, parts_.dtype,
+                               {.pass = rows.pass, .page_size = config_.page_size});
+}
+
 MemoryRequest EngineCore::memory_request(const RowLimits& rows) const {
   const Device& device = *parts_.backend.device;
   const std::size_t element = size_of(parts_.backend.ops->activation_dtype());
@@ -52,15 +59,15 @@ MemoryRequest EngineCore::memory_request(const RowLimits& rows) const {
   needs.activations = Transformer::activation_bytes(parts_.model, element, rows.pass.max_rows, rows.logit_rows) +
                       PassBuffers::device_bytes(rows.pass);
   needs.workspaces = parts_.backend.ops->workspace_bytes(workspace_limits(parts_.model));
-  if (device.has_graphs()) needs.graphs = graph_bytes(parts_.model.num_layers);
+  if (device.has_graphs()) needs.graphs = graph_limits(parts_.model.num_layers).bytes;
   std::size_t draft_kv_bytes_per_token = 0;
   if (parts_.draft_model) {
-    const DraftNeeds draft = draft_needs(config_.speculation, *parts_.draft_model, parts_.model, parts_.backend,
-                                         parts_.dtype, {.pass = rows.pass, .page_size = config_.page_size});
+    const DraftNeeds draft = draft_needs(rows);
     draft_kv_bytes_per_token = draft.shared_kv_bytes_per_token;
     needs.draft_weights = draft.weights;
     needs.draft_own_kv = draft.own_kv;
     needs.activations += draft.activations;
+    if (device.has_graphs()) needs.graphs += graph_limits(draft.num_layers).bytes;
     if (const ModelConfig* small = transformer_of(*parts_.draft_model)) {
       needs.workspaces =
           std::max(needs.workspaces, parts_.backend.ops->workspace_bytes(workspace_limits(*small)));  // shared
@@ -117,10 +124,12 @@ void EngineCore::build(const RowLimits& rows, const MemoryPlan& plan) {
   const int all_pages = plan.num_pages + plan.num_scratch_pages;
   target_kv_ = std::make_unique<KvPool>(*backend.device, kv_shape(parts_.model), all_pages, config_.page_size);
   kv_ = std::make_unique<PagedKvCache>(plan.num_pages, plan.num_scratch_pages, config_.page_size);
+  const GraphLimits draft_graphs = parts_.draft_model ? graph_limits(draft_needs(rows).num_layers) : GraphLimits{};
   if (parts_.drafter == nullptr) {
-    parts_.drafter = make_drafter(config_.speculation, std::move(parts_.draft_model),
-                                  {parts_.model, target_->weights(), *target_kv_}, backend, parts_.dtype,
-                                  {.pass = rows.pass, .num_pages = all_pages, .page_size = config_.page_size});
+    parts_.drafter = make_drafter(
+        config_.speculation, std::move(parts_.draft_model), {parts_.model, target_->weights(), *target_kv_}, backend,
+        parts_.dtype,
+        {.pass = rows.pass, .num_pages = all_pages, .page_size = config_.page_size, .graphs = draft_graphs});
   }
   info_.drafter = parts_.drafter == nullptr ? "none" : parts_.drafter->name();
 
@@ -130,8 +139,8 @@ void EngineCore::build(const RowLimits& rows, const MemoryPlan& plan) {
     limits.max_tree_depth = parts_.drafter->shape().max_depth;
   }
   scheduler_ = std::make_unique<Scheduler>(limits, *kv_);
-  runner_ =
-      std::make_unique<StepRunner>(backend, *target_, *target_kv_, *kv_, *scheduler_, parts_.drafter.get(), rows.pass);
+  runner_ = std::make_unique<StepRunner>(backend, *target_, *target_kv_, *kv_, *scheduler_, parts_.drafter.get(),
+                                         rows.pass, graph_limits(parts_.model.num_layers));
 }
 
 void EngineCore::fill_info(const MemoryRequest& request, const MemoryPlan& plan) {

@@ -58,6 +58,9 @@ class EngineCore {
   /// Starts every submitted request as if its prompt but the last token had been computed, on a KV cache that holds
   /// noise. For measuring decoding at a context. @throws Error(kOutOfMemory).
   void start_on_noise();
+  /// Records every pass that decoding of up to `max_sequences` sequences can take, before any of them comes. Nothing to
+  /// do on a device without graphs. @throws Error(kInternal) while a step is in flight.
+  void record_graphs(int max_sequences);
   const Transformer& target() const { return *target_; }
 
   // For tests of invariants, between steps.
@@ -80,6 +83,8 @@ class EngineCore {
     return {model.num_layers, model.num_kv_heads, model.head_dim, parts_.dtype};
   }
   WorkspaceLimits workspace_limits(const ModelConfig& model) const;
+  /// Of the draft model, which is there.
+  DraftNeeds draft_needs(const RowLimits& rows) const;
   MemoryRequest memory_request(const RowLimits& rows) const;
   void build(const RowLimits& rows, const MemoryPlan& plan);
   void fill_info(const MemoryRequest& request, const MemoryPlan& plan);

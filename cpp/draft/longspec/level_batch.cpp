@@ -11,7 +11,8 @@ PassLimits pass_limits(const LevelBatch::Limits& limits) {
   return {.max_rows = std::max(limits.max_rows, limits.max_projected_rows),
           // Of all three groups, and two for their arrays of offsets, which have an entry more than sequences.
           .max_sequences = 2 * limits.max_trees + limits.max_rows + 2,
-          .max_list_entries = limits.max_list_entries};
+          .max_list_entries = limits.max_list_entries,
+          .page_tables = false};
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <bit>
 #include <numeric>
+#include <set>
+#include <utility>
 
 #include "base/check.h"
 #include "step/row_tiers.h"
@@ -20,6 +22,11 @@ int depth_of(const std::vector<int>& tree_widths) {
 
 KvShape kv_shape(const ModelConfig& target, DType dtype) {
   return {1, target.num_kv_heads, target.head_dim, dtype};
+}
+
+/// Rows of a tree, rounded up to few classes: attention's choice of a kernel is recorded with it.
+int rows_class(int max_rows_per_tree) {
+  return static_cast<int>(std::bit_ceil(static_cast<unsigned>(max_rows_per_tree)));
 }
 
 }  // namespace
@@ -54,7 +61,7 @@ LongSpecDrafter::LongSpecDrafter(LongSpecModel model, const ModelConfig& target,
       vocabulary_(block_.weights().vocabulary),
       kv_(*backend.device, kv_shape(target, dtype), layout_.num_slots, 1),
       batch_(*backend.device, batch_limits(limits, layout_)),
-      graphs_(*backend.device) {
+      graphs_(*backend.device, limits.graphs) {
   for (int seat = 0; seat < limits.pass.max_sequences; ++seat) {
     seats_.emplace_back(Slot{seat} * layout_.slots_per_seat, layout_.window, layout_.num_nodes);
     free_seats_.push_back(limits.pass.max_sequences - 1 - seat);
@@ -199,15 +206,56 @@ void LongSpecDrafter::forward_level() {
   const int tier = backend_.device->has_graphs() ? row_tier(num_rows, layout_.level_rows) : 0;
   if (tier == 0) {
     block_.forward(batch_.upload(batch_.max_rows_per_tree()), kv_.layer(0), target_kv_);
+    if (backend_.device->has_graphs()) ++graph_use_.eager_passes;
     return;
   }
-  const int most = static_cast<int>(std::bit_ceil(static_cast<unsigned>(batch_.max_rows_per_tree())));
-  batch_.pad(tier, layout_.num_slots - 1);
-  const LevelPass level = batch_.upload(most);
-  if (batch_.generation() != graphs_generation_) graphs_.clear();
-  graphs_generation_ = batch_.generation();
-  graphs_.run({.num_rows = tier, .max_rows_per_sequence = most},
-              [this, level] { block_.forward(level, kv_.layer(0), target_kv_); });
+  run_recorded(tier, rows_class(batch_.max_rows_per_tree()), false);
+}
+
+void LongSpecDrafter::run_recorded(int num_rows, int max_rows_per_tree, bool only_record) {
+  batch_.pad(num_rows, layout_.num_slots - 1);
+  const LevelPass level = batch_.upload(max_rows_per_tree);
+  if (std::exchange(graphs_generation_, batch_.generation()) != batch_.generation()) graphs_.clear();
+  const GraphKey key{.num_rows = num_rows, .max_rows_per_sequence = max_rows_per_tree};
+  const auto work = [this, level] { block_.forward(level, kv_.layer(0), target_kv_); };
+  if (only_record) return graphs_.record(key, work);
+  switch (graphs_.run(key, work)) {
+    case GraphCache::Outcome::kEager:
+      ++graph_use_.eager_passes;
+      break;
+    case GraphCache::Outcome::kCaptured:
+      ++graph_use_.captures;
+      break;
+    case GraphCache::Outcome::kReplayed:
+      ++graph_use_.replays;
+      break;
+  }
+}
+
+GraphUse LongSpecDrafter::graphs() const {
+  GraphUse use = graph_use_;
+  use.graphs = static_cast<std::int64_t>(graphs_.size());
+  use.bytes = graphs_.bytes();
+  use.capture_seconds = graphs_.capture_seconds();
+  return use;
+}
+
+void LongSpecDrafter::record_graphs(int max_sequences) {
+  if (!backend_.device->has_graphs()) return;
+  std::set<std::pair<int, int>> shapes;  // tier, class
+  int width = 1;                         // of the level that is computed: the root first
+  for (const int next_width : limits_.tree_widths) {
+    for (int trees = 1; trees <= max_sequences; ++trees) {
+      const int tier = row_tier(std::min(trees * width, layout_.level_rows), layout_.level_rows);
+      if (tier > 0) shapes.emplace(tier, rows_class(width));
+    }
+    width = next_width;
+  }
+  for (const auto& [tier, max_rows] : shapes) {
+    batch_.clear();
+    run_recorded(tier, max_rows, true);
+    backend_.device->synchronize();
+  }
 }
 
 void LongSpecDrafter::grow_beams(std::span<Growing* const> trees, int depth) {

@@ -25,6 +25,7 @@ class LongSpecDrafter final : public Drafter {
     int max_drafted = 0;           // nodes of a tree, at most
     PassLimits pass;
     int page_size = 0;  // of the target's pool
+    GraphLimits graphs;
   };
   /// @param target_weights embedding and LM head, read in place; `target_kv` the target's last layer, too.
   /// @throws Error(kOutOfMemory).
@@ -48,6 +49,8 @@ class LongSpecDrafter final : public Drafter {
   void truncate(SeqId, int) override {}
   void forget(SeqId seq) noexcept override;
   void share(SeqId, SeqId, int) override {}
+  GraphUse graphs() const override;
+  void record_graphs(int max_sequences) override;
 
  private:
   /// One sequence's tree in the making.
@@ -66,6 +69,8 @@ class LongSpecDrafter final : public Drafter {
   void compute_level(std::span<Growing* const> trees, int depth);
   void add_tree(Growing& tree, int depth);
   void forward_level();
+  /// Runs the batch, brought to `num_rows`, as a recording; or only records it.
+  void run_recorded(int num_rows, int max_rows_per_tree, bool only_record);
   void grow_beams(std::span<Growing* const> trees, int depth);
 
   /// Sizes that follow from limits and window.
@@ -92,6 +97,7 @@ class LongSpecDrafter final : public Drafter {
   LevelBatch batch_;
   GraphCache graphs_;
   int graphs_generation_ = 0;  // of batch_, when the graphs were recorded
+  GraphUse graph_use_;
   std::vector<KvWindow> seats_;
   std::vector<int> free_seats_;
   std::unordered_map<SeqId, int> seat_of_;

@@ -249,12 +249,15 @@ TEST_F(LongSpecDrafterTest, RecordedLevelsAreThoseOfAnyDevice) {
   Backend replaying = make_backend("cpu:reference", DType::kFloat32, 1);
   replaying.device = std::make_unique<testing::ReplayingDevice>(std::move(replaying.device));
   const auto drafter = make_drafter(replaying);
+  drafter->record_graphs(1);
+  EXPECT_GE(drafter->graphs().graphs, 3);  // the root, three nodes, four or five
   Tokens tokens = random_tokens(9);
   for (int round = 0; round < 12; ++round) {
     const TokenTree tree = draft(*drafter, 1, tokens);
     expect_equal(tree, draft_anew(tokens));
     accept(tree, tokens);
   }
+  EXPECT_EQ(drafter->graphs().replays, 12 * 4);  // every level of every tree
 }
 
 TEST_F(LongSpecDrafterTest, ASmallerTreeKeepsTheBestOfWhatItsLevelsHold) {
