@@ -274,7 +274,7 @@ std::string MatrixReach::missing(int batch) const {
   more_than(accepted_standalone_, 20, "accepted tokens of the standalone drafter");
   more_than(accepted_ngram_, 0, "accepted tokens of the n-gram drafter");
   more_than(accepted_longspec_chain_, 20, "accepted tokens of LongSpec's chains");
-  more_than(accepted_longspec_tree_, 2 * accepted_longspec_chain_, "accepted tokens of LongSpec's trees");
+  more_than(accepted_longspec_tree_, accepted_longspec_chain_, "accepted tokens of LongSpec's trees");
   if (batch >= 3) more_than(preemptions_, 20, "preemptions");
   all_of(trees_.accepted_lengths, 0, 4, "accepted lengths of trees");
   all_of(chains_.accepted_lengths, 0, 6, "accepted lengths of chains");
