@@ -39,8 +39,9 @@ void GraphCache::capture(const GraphKey& key, Entry& entry, const std::function<
         " a sequence: recorded in ", 1e3 * seconds, " ms, ", entry.graph->bytes(), " bytes; graphs take ", bytes_);
     make_room(0, key);
   } else if (!std::exchange(is_full_, true)) {
-    log(LogLevel::kWarning, "no device memory for one more graph: passes of ", key.num_rows,
-        " rows, and of other shapes to come, are launched operation by operation");
+    log(LogLevel::kWarning, "passes of ", key.num_rows,
+        " rows cannot be recorded, for lack of device memory unless another reason was given: they, and others like "
+        "them, are launched operation by operation");
   }
 }
 

@@ -25,6 +25,7 @@ inline void pause() {
 template <typename Free>
 std::shared_ptr<void> owner_of(void* memory, std::shared_ptr<CudaContext> context, Free free_memory) {
   return std::shared_ptr<void>(memory, [context = std::move(context), free_memory](void* pointer) {
+    const auto lock = lock_driver();
     (void)cudaSetDevice(context->ordinal());
     (void)free_memory(pointer);
   });
@@ -32,7 +33,13 @@ std::shared_ptr<void> owner_of(void* memory, std::shared_ptr<CudaContext> contex
 
 }  // namespace
 
+std::unique_lock<std::recursive_mutex> lock_driver() {
+  static std::recursive_mutex mutex;  // the driver's state is the process's, too
+  return std::unique_lock(mutex);
+}
+
 std::shared_ptr<CudaContext> CudaContext::make(int ordinal) {
+  const auto lock = lock_driver();
   std::shared_ptr<CudaContext> context(new CudaContext(ordinal));
   context->open();
   return context;
@@ -87,6 +94,7 @@ void CudaContext::open_marks() {
 }
 
 CudaContext::~CudaContext() {
+  const auto lock = lock_driver();
   (void)cudaSetDevice(ordinal_);
   if (stream_ != nullptr) (void)cudaStreamSynchronize(stream_);
   for (Half& half : halves_) {
@@ -103,6 +111,7 @@ void CudaContext::activate() const {
 }
 
 Buffer CudaContext::allocate(std::size_t bytes, const char* what) {
+  const auto lock = lock_driver();
   activate();
   void* memory = nullptr;
   const cudaError_t status = cudaMalloc(&memory, std::max<std::size_t>(bytes, 1));
@@ -116,6 +125,7 @@ Buffer CudaContext::allocate(std::size_t bytes, const char* what) {
 }
 
 Buffer CudaContext::allocate_pinned(std::size_t bytes, const char* what) {
+  const auto lock = lock_driver();
   activate();
   void* memory = nullptr;
   const cudaError_t status =

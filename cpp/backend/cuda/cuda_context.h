@@ -9,11 +9,17 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 
 #include "backend/device.h"
 #include "host/host_link.h"
 
 namespace fastspec::cuda {
+
+/// Held while passes are recorded and while memory and handles are made or given back, by every engine of the process:
+/// the driver invalidates a recording when any thread makes the same GPU wait as a whole, as cudaFree does, and refuses
+/// that call.
+std::unique_lock<std::recursive_mutex> lock_driver();
 
 class CudaContext : public std::enable_shared_from_this<CudaContext> {
  public:
@@ -40,8 +46,8 @@ class CudaContext : public std::enable_shared_from_this<CudaContext> {
   void upload(void* destination, const void* source, std::size_t bytes);
   /// Grows with every upload: what was derived from uploaded data holds while it stays the same.
   std::uint64_t num_uploads() const { return num_uploads_; }
-  /// Records what `work` enqueues, see Device::capture. Plans of attention are made anew inside, since what they were
-  /// made from will have changed by the time of a launch.
+  /// Records what `work` enqueues, see Device::capture; again where other code of the process disturbed the recording.
+  /// Plans of attention are made anew inside, since what they were made from will have changed by the time of a launch.
   std::unique_ptr<Graph> capture(const std::function<void()>& work);
   bool is_capturing() const { return is_capturing_; }
   /// Waits until everything enqueued is done.
@@ -60,6 +66,8 @@ class CudaContext : public std::enable_shared_from_this<CudaContext> {
   std::size_t total_bytes() const;
 
  private:
+  /// One try at recording; null where it was disturbed.
+  cudaGraph_t record(const std::function<void()>& work);
   /// Half of the pinned ring; it may be filled again once `done` has happened.
   struct Half {
     Buffer memory;

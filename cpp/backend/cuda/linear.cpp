@@ -136,12 +136,14 @@ struct Linear::Plan {
 };
 
 Linear::Linear(std::shared_ptr<CudaContext> context) : context_(std::move(context)) {
+  const auto lock = lock_driver();
   context_->activate();
   workspace_ = context_->allocate(kWorkspaceBytes, "workspace of the linear layers");
   check_cublas(cublasLtCreate(&handle_), "cublasLtCreate");
 }
 
 Linear::~Linear() {
+  const auto lock = lock_driver();
   plans_.clear();
   if (handle_ != nullptr) (void)cublasLtDestroy(handle_);
 }
@@ -190,6 +192,7 @@ Linear::Plan& Linear::plan_for(const LinearParams& params) {
   const bool recurs = row_tier(shape.rows, kMaxRowTier) == shape.rows;
   const bool is_large = std::int64_t{shape.in_features} * shape.out_features >= kSearchedElements;
   if (recurs && is_large && !context_->is_capturing()) {
+    const auto lock = lock_driver();  // the library loads kernels on their first use
     search_on_first_use(params, shape, *plan);
   }
   return *plans_.emplace(shape, std::move(plan)).first->second;
