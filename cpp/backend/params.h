@@ -85,6 +85,8 @@ struct KvView {
 };
 
 /// Splits fused q, k, v rows; applies q/k norm (where given) and RoPE to q and k; writes K and V into the pool.
+/// With num_heads 0 rows hold k and v only, and there is no query. Without slots they hold q only and nothing is
+/// written to the pool, whose view then gives the head size.
 struct RopeStoreParams {
   Matrix qkv;  // [rows, (num_heads + 2 * num_kv_heads) * head_dim]
   int num_heads = 0;
@@ -93,7 +95,7 @@ struct RopeStoreParams {
   const std::int32_t* positions = nullptr;     // [rows]
   const float* inverse_frequencies = nullptr;  // [head_dim / 2]
   float attention_factor = 1;                  // multiplies cos and sin (yarn)
-  const Slot* slots = nullptr;                 // [rows] where K and V go
+  const Slot* slots = nullptr;                 // [rows] where K and V go; null = q only
   KvView kv;                                   // written
   Matrix query;                                // [rows, num_heads * head_dim] written, rotated
 };
@@ -253,6 +255,9 @@ struct ProposeParams {
   int top_k = 1;
   TokenId* tokens = nullptr;     // [rows, top_k], best first
   float* confidences = nullptr;  // [rows, top_k] softmax of the (perturbed, filtered) scores
+  /// [vocab_size], ascending, in device memory: the token that each column of the logits stands for, by which its noise
+  /// is keyed. Everything else here, rules and paths included, then speaks of columns. Null = tokens are columns.
+  const TokenId* token_ids = nullptr;
 };
 
 }  // namespace fastspec

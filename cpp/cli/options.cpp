@@ -49,10 +49,15 @@ CLI::Option* add_integers(CLI::App& app, const std::string& name, std::vector<in
 void EngineOptions::add_to(CLI::App& app) {
   const std::string group = "Engine";
   model_ = app.add_option("--model", config_.model, "Hugging Face directory")->required()->group(group);
-  app.add_option("--drafter", drafter_, "none, ngram or standalone:DIR; changes the speed, never the tokens")
+  app.add_option("--drafter", drafter_,
+                 "none, ngram, standalone:DIR (a small model) or longspec:DIR; changes the speed, never the tokens")
       ->group(group);
-  max_draft_tokens_ =
-      add_number(app, "--max-draft-tokens", draft_tokens_, "Tokens drafted for one sequence and step")->group(group);
+  max_draft_tokens_ = add_number(app, "--max-draft-tokens", draft_tokens_,
+                                 "Tokens drafted for one sequence and step; default 8, or the whole tree of longspec")
+                          ->group(group);
+  tree_widths_ = add_integers(app, "--tree-widths", widths_,
+                              "Nodes of each level of the tree that longspec drafts, 1,1,1,1 for a chain")
+                     ->group(group);
   ngram_min_ =
       add_number(app, "--ngram-min", shortest_match_, "Shortest match that the ngram drafter looks up")->group(group);
   ngram_max_ = add_number(app, "--ngram-max", longest_match_, "Longest match")->group(group);
@@ -94,7 +99,7 @@ EngineConfig EngineOptions::config() const {
   config.dtype = dtype();
   DrafterConfig& drafter = config.speculation.drafter;
   drafter = DrafterConfig::parse(drafter_);
-  if (!drafter.model.empty()) check_directory("--drafter standalone:", drafter.model);
+  if (!drafter.model.empty()) check_directory("--drafter " + drafter.kind + ":", drafter.model);
   if (max_draft_tokens_->count() > 0) {
     if (!has_drafter()) {
       throw Error(ErrorCode::kInvalidArgument, "--max-draft-tokens has no effect without --drafter");
@@ -103,6 +108,12 @@ EngineConfig EngineOptions::config() const {
   }
   if (ngram_min_->count() + ngram_max_->count() > 0 && drafter.kind != "ngram") {
     throw Error(ErrorCode::kInvalidArgument, "--ngram-min and --ngram-max have no effect without --drafter ngram");
+  }
+  if (tree_widths_->count() > 0) {
+    if (drafter.kind != "longspec") {
+      throw Error(ErrorCode::kInvalidArgument, "--tree-widths has no effect without --drafter longspec:DIR");
+    }
+    drafter.tree_widths = widths_;
   }
   if (ngram_min_->count() > 0) drafter.ngram_min = shortest_match_;
   if (ngram_max_->count() > 0) drafter.ngram_max = longest_match_;

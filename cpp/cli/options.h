@@ -72,9 +72,11 @@ class EngineOptions {
   CLI::Option* max_num_seqs_ = nullptr;
   CLI::Option* ngram_min_ = nullptr;
   CLI::Option* ngram_max_ = nullptr;
+  CLI::Option* tree_widths_ = nullptr;
   int draft_tokens_ = 0;
   int shortest_match_ = 0;
   int longest_match_ = 0;
+  std::vector<int> widths_ = DrafterConfig().tree_widths;
 };
 
 /// Options of sampling, on top of `params`' own values as defaults.

@@ -50,6 +50,7 @@ Json to_json(const EngineInfo& info) {
           {"kv_bytes_per_token", info.kv_bytes_per_token},
           {"kv_cache_bytes", info.kv_cache_bytes},
           {"draft_kv_cache_bytes", info.draft_kv_cache_bytes},
+          {"draft_own_kv_bytes", info.draft_own_kv_bytes},
           {"scratch_bytes", info.scratch_bytes},
           {"activation_bytes", info.activation_bytes},
           {"workspace_bytes", info.workspace_bytes},

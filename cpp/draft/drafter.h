@@ -32,6 +32,7 @@ struct DraftRequest {
   SeqId seq = 0;
   std::span<const TokenId> tokens;  // committed, the root last
   std::span<const PageId> pages;    // of positions 0 .. tokens.size() - 1 + max_depth, in the shared slot space
+  std::span<const Slot> slots;      // the only cached keys of the target that need be read; empty = all of `pages`
   std::uint64_t version = 0;        // of those of positions 0 .. tokens.size() - 2: see PagedKvCache::version
   int max_drafted = 0;              // nodes that may be proposed, below the root
   int max_depth = 0;

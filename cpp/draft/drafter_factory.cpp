@@ -1,16 +1,20 @@
 // The list of drafters.
 #include "draft/drafter_factory.h"
 
+#include <limits>
 #include <optional>
 
 #include "base/check.h"
 #include "base/log.h"
+#include "draft/longspec/longspec_drafter.h"
 #include "draft/ngram_drafter.h"
 #include "draft/standalone_drafter.h"
 
 namespace fastspec {
 
 namespace {
+
+constexpr int kChainLength = 8;  // tokens that a drafter of chains proposes unless told
 
 /// Token ids mean the same to both models; padding of the vocabulary may differ.
 void check_same_tokenizer(const std::string& directory, const Tokenizer* target) {
@@ -39,35 +43,91 @@ void check_same_tokenizer(const std::string& directory, const Tokenizer* target)
 
 }  // namespace
 
-std::optional<DraftModel> load_draft_model(const EngineConfig& config, DType dtype, Device& device,
+const ModelConfig* transformer_of(const DraftModel& model) {
+  const auto* standalone = std::get_if<StandaloneModel>(&model);
+  return standalone == nullptr ? nullptr : &standalone->config;
+}
+
+std::optional<DraftModel> load_draft_model(const EngineConfig& config, const ModelConfig& target,
+                                           const Weights& target_weights, DType dtype, Device& device,
                                            const Tokenizer* target_tokenizer, const LoadProgress& progress) {
   const DrafterConfig& drafter = config.speculation.drafter;
+  if (drafter.kind == "longspec") {
+    return load_longspec(drafter.model, target, target_weights, dtype, device, progress);
+  }
   if (drafter.kind != "standalone") return std::nullopt;
-  DraftModel model;
+  StandaloneModel model;
   model.config = load_model_config(drafter.model);  // first: a directory without one is no model at all
   check_same_tokenizer(drafter.model, target_tokenizer);
   model.weights = load_weights(drafter.model, model.config, dtype, device, progress);
   return model;
 }
 
+DraftShape draft_shape(const SpeculationConfig& speculation) {
+  if (speculation.drafter.kind == "longspec") {
+    return LongSpecDrafter::shape_of(speculation.drafter.tree_widths,
+                                     speculation.max_draft_tokens.value_or(std::numeric_limits<int>::max()));
+  }
+  const int chain = speculation.max_draft_tokens.value_or(kChainLength);
+  return {.max_nodes = chain, .max_depth = chain};
+}
+
+namespace {
+
+LongSpecDrafter::Limits longspec_limits(const SpeculationConfig& speculation, const DrafterLimits& limits) {
+  return {.tree_widths = speculation.drafter.tree_widths,
+          .max_drafted = draft_shape(speculation).max_nodes,
+          .pass = limits.pass,
+          .page_size = limits.page_size,
+          .graphs = limits.graphs};
+}
+
+}  // namespace
+
+DraftNeeds draft_needs(const SpeculationConfig& speculation, const DraftModel& model, const ModelConfig& target,
+                       const Backend& backend, DType dtype, const DrafterLimits& limits) {
+  const std::size_t element = size_of(backend.ops->activation_dtype());
+  if (const auto* longspec = std::get_if<LongSpecModel>(&model)) {
+    const LongSpecDrafter::Limits own = longspec_limits(speculation, limits);
+    return {.weights = longspec->weights.bytes(),
+            .own_kv = LongSpecDrafter::kv_bytes(longspec->config, target, dtype, own),
+            .activations = LongSpecDrafter::activation_bytes(*longspec, target, element, own),
+            .num_layers = 1};
+  }
+  const StandaloneModel& small = std::get<StandaloneModel>(model);
+  const ModelConfig& config = small.config;
+  return {
+      .weights = small.weights.bytes(),
+      .shared_kv_bytes_per_token =
+          KvShape{config.num_layers, config.num_kv_heads, config.head_dim, dtype}.bytes_per_token(),
+      .activations = Transformer::activation_bytes(config, element, limits.pass.max_rows, limits.pass.max_sequences) +
+                     PassBuffers::device_bytes(limits.pass),
+      .num_layers = config.num_layers};
+}
+
 std::unique_ptr<Drafter> make_drafter(const SpeculationConfig& speculation, std::optional<DraftModel> model,
-                                      Backend& backend, DType dtype, const DrafterLimits& limits) {
+                                      const TargetParts& target, Backend& backend, DType dtype,
+                                      const DrafterLimits& limits) {
   const DrafterConfig& drafter = speculation.drafter;
   if (drafter.kind.empty()) return nullptr;
+  const int max_drafted = draft_shape(speculation).max_nodes;
   if (drafter.kind == "ngram") {
-    return std::make_unique<NgramDrafter>(drafter.ngram_min, drafter.ngram_max, speculation.max_draft_tokens);
+    return std::make_unique<NgramDrafter>(drafter.ngram_min, drafter.ngram_max, max_drafted);
   }
-  if (drafter.kind == "standalone") {
-    FS_CHECK(model.has_value(), "standalone drafter without a model");
-    return std::make_unique<StandaloneDrafter>(model->config, std::move(model->weights), backend, dtype,
-                                               StandaloneDrafter::Limits{.max_drafted = speculation.max_draft_tokens,
-                                                                         .pass = limits.pass,
-                                                                         .vocab_size = limits.vocab_size,
-                                                                         .num_pages = limits.num_pages,
-                                                                         .page_size = limits.page_size,
-                                                                         .graphs = limits.graphs});
+  FS_CHECK(model.has_value(), drafter.kind, " drafter without a model");
+  if (drafter.kind == "longspec") {
+    return std::make_unique<LongSpecDrafter>(std::get<LongSpecModel>(std::move(*model)), target.config, target.weights,
+                                             target.kv.layers().back(), backend, dtype,
+                                             longspec_limits(speculation, limits));
   }
-  fail(ErrorCode::kInvalidArgument, "drafter \"", drafter.kind, "\": expected none, ngram or standalone:DIR");
+  StandaloneModel small = std::get<StandaloneModel>(std::move(*model));
+  return std::make_unique<StandaloneDrafter>(small.config, std::move(small.weights), backend, dtype,
+                                             StandaloneDrafter::Limits{.max_drafted = max_drafted,
+                                                                       .pass = limits.pass,
+                                                                       .vocab_size = target.config.vocab_size,
+                                                                       .num_pages = limits.num_pages,
+                                                                       .page_size = limits.page_size,
+                                                                       .graphs = limits.graphs});
 }
 
 }  // namespace fastspec

@@ -6,9 +6,11 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <variant>
 
 #include "backend/backend.h"
 #include "draft/drafter.h"
+#include "draft/longspec/longspec_model.h"
 #include "memory/kv_pool.h"
 #include "model/model_config.h"
 #include "model/pass.h"
@@ -16,27 +18,56 @@
 
 namespace fastspec {
 
-/// A drafter's own model, loaded before memory is divided because its K/V shares the slot space.
-struct DraftModel {
+/// A small model, whose K/V shares the target's slot space.
+struct StandaloneModel {
   ModelConfig config;
   Weights weights;
 };
 
-/// Loads the draft model that `speculation` names; nullopt for drafters without one.
-/// @throws Error naming the directory; kInvalidArgument when its tokenizer is not the target's.
-std::optional<DraftModel> load_draft_model(const EngineConfig& config, DType dtype, Device& device,
+/// A drafter's own model, loaded before memory is divided.
+using DraftModel = std::variant<StandaloneModel, LongSpecModel>;
+
+/// What a draft model takes of the device, in bytes.
+struct DraftNeeds {
+  std::size_t weights = 0;                    // allocated already
+  std::size_t shared_kv_bytes_per_token = 0;  // K/V in each slot of the target's slot space
+  std::size_t own_kv = 0;                     // K/V beside them, whatever the context
+  std::size_t activations = 0;                // of its largest pass, with logits and arrays
+  int num_layers = 0;                         // of its recorded passes
+};
+
+/// Loads the draft model that `config` names; nullopt for drafters without one.
+/// @throws Error naming the directory; kInvalidArgument when it was made for another tokenizer or target.
+std::optional<DraftModel> load_draft_model(const EngineConfig& config, const ModelConfig& target,
+                                           const Weights& target_weights, DType dtype, Device& device,
                                            const Tokenizer* target_tokenizer, const LoadProgress& progress);
+
+/// The transformer in it whose passes are like the target's; null where there is none.
+const ModelConfig* transformer_of(const DraftModel& model);
+
+/// What drafters may read of the target, which outlives them.
+struct TargetParts {
+  const ModelConfig& config;
+  const Weights& weights;
+  const KvPool& kv;
+};
 
 struct DrafterLimits {
   PassLimits pass;
-  int vocab_size = 0;
   int num_pages = 0;  // scratch pages included
   int page_size = 0;
   GraphLimits graphs;  // of a draft model's passes
 };
 
+/// The largest tree that the drafter of an enabled speculation proposes, known before it is made.
+DraftShape draft_shape(const SpeculationConfig& speculation);
+
+DraftNeeds draft_needs(const SpeculationConfig& speculation, const DraftModel& model, const ModelConfig& target,
+                       const Backend& backend, DType dtype, const DrafterLimits& limits);
+
 /// nullptr when speculation is off.
 std::unique_ptr<Drafter> make_drafter(const SpeculationConfig& speculation, std::optional<DraftModel> model,
-                                      Backend& backend, DType dtype, const DrafterLimits& limits);
+                                      const TargetParts& target, Backend& backend, DType dtype,
+                                      const DrafterLimits& limits);
 
 }  // namespace fastspec

@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,12 @@ namespace fastspec {
 namespace {
 
 constexpr int kMaxDraftTokens = 255;  // with the root 256 rows, the width of an ancestor mask
+
+constexpr const char* kDrafters = "none, ngram, standalone:DIR or longspec:DIR";
+
+bool has_model(const std::string& kind) {
+  return kind == "standalone" || kind == "longspec";
+}
 
 void check_range(const char* option, std::int64_t value, std::int64_t lowest, std::int64_t highest) {
   if (value < lowest || value > highest) {
@@ -50,12 +57,12 @@ DrafterConfig DrafterConfig::parse(const std::string& text) {
   const std::size_t colon = text.find(':');
   config.kind = text.substr(0, colon);
   if (colon != std::string::npos) config.model = text.substr(colon + 1);
-  const bool known = config.kind == "ngram" || config.kind == "standalone";
-  if (!known || (config.kind == "ngram") != (colon == std::string::npos)) {
-    fail(ErrorCode::kInvalidArgument, "drafter \"", text, "\": expected none, ngram or standalone:DIR");
+  if ((config.kind != "ngram" && !has_model(config.kind)) || has_model(config.kind) == (colon == std::string::npos)) {
+    fail(ErrorCode::kInvalidArgument, "drafter \"", text, "\": expected ", kDrafters);
   }
-  if (config.kind == "standalone" && config.model.empty()) {
-    fail(ErrorCode::kInvalidArgument, "drafter \"", text, "\": name the directory of the draft model, standalone:DIR");
+  if (has_model(config.kind) && config.model.empty()) {
+    fail(ErrorCode::kInvalidArgument, "drafter \"", text, "\": name the directory of the draft model, ", config.kind,
+         ":DIR");
   }
   return config;
 }
@@ -65,8 +72,44 @@ std::string DrafterConfig::to_string() const {
   return model.empty() ? kind : kind + ":" + model;
 }
 
-void EngineConfig::validate() const {
+namespace {
+
+void check_tree_widths(const std::vector<int>& widths) {
+  constexpr const char* kOption = "speculation.drafter.tree_widths";
+  if (widths.empty()) fail(ErrorCode::kInvalidArgument, kOption, " is empty, expected the nodes of each level");
+  std::int64_t nodes = 0;
+  for (const int width : widths) {
+    check_range(kOption, width, 1, kMaxDraftTokens);
+    nodes += width;
+  }
+  if (nodes > kMaxDraftTokens) {
+    fail(ErrorCode::kInvalidArgument, kOption, " make a tree of ", nodes, " nodes, at most ", kMaxDraftTokens,
+         " are possible");
+  }
+}
+
+void check_speculation(const SpeculationConfig& speculation) {
   constexpr std::int64_t kMany = std::numeric_limits<int>::max();
+  if (speculation.max_draft_tokens) {
+    check_range("speculation.max_draft_tokens", *speculation.max_draft_tokens, 1, kMaxDraftTokens);
+  }
+  const DrafterConfig& drafter = speculation.drafter;
+  if (drafter.kind == "ngram") {
+    check_range("speculation.drafter.ngram_min", drafter.ngram_min, 1, kMany);
+    check_range("speculation.drafter.ngram_max", drafter.ngram_max, drafter.ngram_min, kMany);
+  } else if (!has_model(drafter.kind)) {
+    fail(ErrorCode::kInvalidArgument, "drafter \"", drafter.kind, "\": expected ", kDrafters);
+  }
+  if (drafter.kind == "longspec") check_tree_widths(drafter.tree_widths);
+  if (has_model(drafter.kind) == drafter.model.empty()) {
+    fail(ErrorCode::kInvalidArgument, "drafter \"", drafter.kind, "\" with model \"", drafter.model,
+         "\": standalone and longspec have one, ngram none");
+  }
+}
+
+}  // namespace
+
+void EngineConfig::validate() const {
   if (model.empty()) fail(ErrorCode::kInvalidArgument, "model is empty: name a model directory");
   if (device != "cpu" && device != "cpu:reference" && !device.starts_with("cuda")) {
     fail(ErrorCode::kInvalidArgument, "device is \"", device, "\", expected cpu, cpu:reference or cuda:N");
@@ -88,19 +131,7 @@ void EngineConfig::validate() const {
     fail(ErrorCode::kInvalidArgument, "max_batch_rows is ", max_batch_rows, ", but max_num_seqs is ", max_num_seqs,
          ": every running sequence needs a row");
   }
-  if (!speculation.enabled()) return;
-  check_range("speculation.max_draft_tokens", speculation.max_draft_tokens, 1, kMaxDraftTokens);
-  const DrafterConfig& drafter = speculation.drafter;
-  if (drafter.kind == "ngram") {
-    check_range("speculation.drafter.ngram_min", drafter.ngram_min, 1, kMany);
-    check_range("speculation.drafter.ngram_max", drafter.ngram_max, drafter.ngram_min, kMany);
-  } else if (drafter.kind != "standalone") {
-    fail(ErrorCode::kInvalidArgument, "drafter \"", drafter.kind, "\": expected none, ngram or standalone:DIR");
-  }
-  if ((drafter.kind == "standalone") == drafter.model.empty()) {
-    fail(ErrorCode::kInvalidArgument, "drafter \"", drafter.kind, "\" with model \"", drafter.model,
-         "\": standalone has one, ngram none");
-  }
+  if (speculation.enabled()) check_speculation(speculation);
 }
 
 std::string EngineConfig::to_json() const {
@@ -115,10 +146,13 @@ std::string EngineConfig::to_json() const {
   json["gpu_memory_utilization"] = gpu_memory_utilization;
   json["kv_cache_bytes"] = kv_cache_bytes;
   json["num_threads"] = num_threads;
-  json["speculation"] = {{"drafter", speculation.drafter.to_string()},
-                         {"ngram_min", speculation.drafter.ngram_min},
-                         {"ngram_max", speculation.drafter.ngram_max},
-                         {"max_draft_tokens", speculation.max_draft_tokens}};
+  json["speculation"] = {
+      {"drafter", speculation.drafter.to_string()},
+      {"ngram_min", speculation.drafter.ngram_min},
+      {"ngram_max", speculation.drafter.ngram_max},
+      {"tree_widths", speculation.drafter.tree_widths},
+      {"max_draft_tokens", speculation.max_draft_tokens ? nlohmann::ordered_json(*speculation.max_draft_tokens)
+                                                        : nlohmann::ordered_json("auto")}};
   // A path need not be UTF-8; a form that can be printed is worth more than an exception.
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
@@ -139,7 +173,16 @@ EngineConfig EngineConfig::from_json(const std::string& text) {
       {"drafter", [&](const auto& v, const auto& o) { parsed = DrafterConfig::parse(get<std::string>(v, o)); }},
       {"ngram_min", integer(config.speculation.drafter.ngram_min)},
       {"ngram_max", integer(config.speculation.drafter.ngram_max)},
-      {"max_draft_tokens", integer(config.speculation.max_draft_tokens)}};
+      {"tree_widths",
+       [&](const auto& v, const auto& o) {
+         if (!v.is_array()) fail(ErrorCode::kInvalidArgument, "option ", o, ": ", v.dump(), " is of the wrong type");
+         std::vector<int> widths;
+         for (const auto& width : v) widths.push_back(get<int>(width, o));
+         config.speculation.drafter.tree_widths = std::move(widths);
+       }},
+      {"max_draft_tokens", [&](const auto& v, const auto& o) {
+         if (v != "auto") config.speculation.max_draft_tokens = get<int>(v, o);
+       }}};
   const auto apply = [](const nlohmann::json& object, const std::string& prefix, const auto& setters) {
     for (const auto& [key, value] : object.items()) {
       const auto found = std::find_if(setters.begin(), setters.end(), [&](const auto& s) { return s.first == key; });

@@ -24,10 +24,11 @@ GraphLimits graph_limits(int num_layers) {
 
 EngineCore::RowLimits EngineCore::row_limits() const {
   const bool drafts = config_.speculation.enabled() || parts_.drafter != nullptr;
-  const int max_nodes =
-      parts_.drafter != nullptr ? parts_.drafter->shape().max_nodes : config_.speculation.max_draft_tokens;
+  const auto max_nodes = [&] {
+    return parts_.drafter != nullptr ? parts_.drafter->shape().max_nodes : draft_shape(config_.speculation).max_nodes;
+  };
   RowLimits limits;
-  limits.draft_rows = drafts ? config_.max_num_seqs * max_nodes : 0;
+  limits.draft_rows = drafts ? config_.max_num_seqs * max_nodes() : 0;
   limits.logit_rows = std::min(config_.max_batch_rows, config_.max_num_seqs + limits.draft_rows);
   const int pages = (config_.max_model_len + config_.page_size - 1) / config_.page_size;
   limits.pass = {.max_rows = config_.max_batch_rows,
@@ -46,6 +47,11 @@ WorkspaceLimits EngineCore::workspace_limits(const ModelConfig& model) const {
           .hidden_size = model.hidden_size};
 }
 
+DraftNeeds EngineCore::draft_needs(const RowLimits& rows) const {
+  return fastspec::draft_needs(config_.speculation, *parts_.draft_model, parts_.model, parts_.backend, parts_.dtype,
+                               {.pass = rows.pass, .page_size = config_.page_size});
+}
+
 MemoryRequest EngineCore::memory_request(const RowLimits& rows) const {
   const Device& device = *parts_.backend.device;
   const std::size_t element = size_of(parts_.backend.ops->activation_dtype());
@@ -56,14 +62,16 @@ MemoryRequest EngineCore::memory_request(const RowLimits& rows) const {
   if (device.has_graphs()) needs.graphs = graph_limits(parts_.model.num_layers).bytes;
   std::size_t draft_kv_bytes_per_token = 0;
   if (parts_.draft_model) {
-    const ModelConfig& draft = parts_.draft_model->config;
-    draft_kv_bytes_per_token = kv_shape(draft).bytes_per_token();
-    needs.draft_weights = parts_.draft_model->weights.bytes();
+    const DraftNeeds draft = draft_needs(rows);
+    draft_kv_bytes_per_token = draft.shared_kv_bytes_per_token;
+    needs.draft_weights = draft.weights;
+    needs.draft_own_kv = draft.own_kv;
+    needs.activations += draft.activations;
     if (device.has_graphs()) needs.graphs += graph_limits(draft.num_layers).bytes;
-    needs.activations += Transformer::activation_bytes(draft, element, rows.pass.max_rows, rows.pass.max_sequences) +
-                         PassBuffers::device_bytes(rows.pass);
-    needs.workspaces =
-        std::max(needs.workspaces, parts_.backend.ops->workspace_bytes(workspace_limits(draft)));  // shared
+    if (const ModelConfig* small = transformer_of(*parts_.draft_model)) {
+      needs.workspaces =
+          std::max(needs.workspaces, parts_.backend.ops->workspace_bytes(workspace_limits(*small)));  // shared
+    }
   }
   // One slot takes the K/V of the rows that fill recorded passes up.
   const int num_padding_slots = device.has_graphs() ? 1 : 0;
@@ -87,8 +95,9 @@ void EngineCore::plan_memory_and_build() {
          model_limit, " positions");
   }
   if (config_.max_model_len == 0) config_.max_model_len = model_limit;
-  if (parts_.draft_model && parts_.draft_model->config.max_position_embeddings < config_.max_model_len) {
-    log(LogLevel::kWarning, "the draft model was made for ", parts_.draft_model->config.max_position_embeddings,
+  const ModelConfig* small = parts_.draft_model ? transformer_of(*parts_.draft_model) : nullptr;
+  if (small != nullptr && small->max_position_embeddings < config_.max_model_len) {
+    log(LogLevel::kWarning, "the draft model was made for ", small->max_position_embeddings,
         " positions, sequences may reach ", config_.max_model_len, ": drafts beyond are rarely accepted");
   }
 
@@ -107,21 +116,20 @@ void EngineCore::plan_memory_and_build() {
 void EngineCore::build(const RowLimits& rows, const MemoryPlan& plan) {
   Backend& backend = parts_.backend;
   backend.ops->reserve(workspace_limits(parts_.model));
-  if (parts_.draft_model) backend.ops->reserve(workspace_limits(parts_.draft_model->config));
+  if (const ModelConfig* small = parts_.draft_model ? transformer_of(*parts_.draft_model) : nullptr) {
+    backend.ops->reserve(workspace_limits(*small));
+  }
   target_ = std::make_unique<Transformer>(parts_.model, std::move(parts_.weights), backend, rows.pass.max_rows,
                                           rows.logit_rows);
   const int all_pages = plan.num_pages + plan.num_scratch_pages;
   target_kv_ = std::make_unique<KvPool>(*backend.device, kv_shape(parts_.model), all_pages, config_.page_size);
   kv_ = std::make_unique<PagedKvCache>(plan.num_pages, plan.num_scratch_pages, config_.page_size);
-  const GraphLimits draft_graphs =
-      parts_.draft_model ? graph_limits(parts_.draft_model->config.num_layers) : GraphLimits{};
+  const GraphLimits draft_graphs = parts_.draft_model ? graph_limits(draft_needs(rows).num_layers) : GraphLimits{};
   if (parts_.drafter == nullptr) {
-    parts_.drafter = make_drafter(config_.speculation, std::move(parts_.draft_model), backend, parts_.dtype,
-                                  {.pass = rows.pass,
-                                   .vocab_size = parts_.model.vocab_size,
-                                   .num_pages = all_pages,
-                                   .page_size = config_.page_size,
-                                   .graphs = draft_graphs});
+    parts_.drafter = make_drafter(
+        config_.speculation, std::move(parts_.draft_model), {parts_.model, target_->weights(), *target_kv_}, backend,
+        parts_.dtype,
+        {.pass = rows.pass, .num_pages = all_pages, .page_size = config_.page_size, .graphs = draft_graphs});
   }
   info_.drafter = parts_.drafter == nullptr ? "none" : parts_.drafter->name();
 
@@ -146,6 +154,7 @@ void EngineCore::fill_info(const MemoryRequest& request, const MemoryPlan& plan)
   info_.kv_bytes_per_token = request.kv_bytes_per_token + request.draft_kv_bytes_per_token;
   info_.kv_cache_bytes = plan.bytes;
   info_.draft_kv_cache_bytes = plan.draft_bytes;
+  info_.draft_own_kv_bytes = request.needs.draft_own_kv;
   info_.scratch_bytes = plan.scratch_bytes;
   info_.activation_bytes = request.needs.activations;
   info_.workspace_bytes = request.needs.workspaces;

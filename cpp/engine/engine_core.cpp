@@ -62,7 +62,8 @@ EngineParts EngineCore::load(const EngineConfig& config, const LoadProgressCallb
     log(LogLevel::kInfo, error.what(), ": prompts must be token ids, outputs have no text");
   }
   parts.weights = load_weights(config.model, parts.model, parts.dtype, *parts.backend.device, progress);
-  parts.draft_model = load_draft_model(config, parts.dtype, *parts.backend.device, parts.tokenizer.get(), progress);
+  parts.draft_model = load_draft_model(config, parts.model, parts.weights, parts.dtype, *parts.backend.device,
+                                       parts.tokenizer.get(), progress);
   return parts;
 }
 

@@ -83,6 +83,8 @@ class EngineCore {
     return {model.num_layers, model.num_kv_heads, model.head_dim, parts_.dtype};
   }
   WorkspaceLimits workspace_limits(const ModelConfig& model) const;
+  /// Of the draft model, which is there.
+  DraftNeeds draft_needs(const RowLimits& rows) const;
   MemoryRequest memory_request(const RowLimits& rows) const;
   void build(const RowLimits& rows, const MemoryPlan& plan);
   void fill_info(const MemoryRequest& request, const MemoryPlan& plan);

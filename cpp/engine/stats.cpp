@@ -70,13 +70,14 @@ std::string EngineInfo::memory_text() const {
   if (draft_weight_bytes > 0) line("draft weights", draft_weight_bytes);
   line("KV cache", kv_cache_bytes - draft_kv_cache_bytes);
   if (draft_kv_cache_bytes > 0) line("draft KV", draft_kv_cache_bytes);
+  if (draft_own_kv_bytes > 0) line("draft window", draft_own_kv_bytes, " of K/V, whatever the context");
   if (scratch_bytes > 0) line("  scratch", scratch_bytes, " of the two, for drafted rows");
   line("activations", activation_bytes);
   if (device_bytes == 0) return text.str();
   line("workspaces", workspace_bytes);
   line("graphs", graph_bytes, " at most, an estimate");
-  const std::size_t sum =
-      weight_bytes + draft_weight_bytes + kv_cache_bytes + activation_bytes + workspace_bytes + graph_bytes;
+  const std::size_t sum = weight_bytes + draft_weight_bytes + kv_cache_bytes + draft_own_kv_bytes + activation_bytes +
+                          workspace_bytes + graph_bytes;
   std::ostringstream limit;
   limit << std::fixed << std::setprecision(1) << " of " << static_cast<double>(memory_limit_bytes) / kMiB
         << " MiB that the engine may take, device " << static_cast<double>(device_bytes) / kMiB << " MiB";

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/graph_cache.h"
 #include "draft/drafter.h"
 #include "engine/scheduler.h"
 #include "engine/step.h"

@@ -1,6 +1,7 @@
 // A model directory's tensors: which files hold them, and one table over all of them.
 #include "io/safetensors.h"
 
+#include <cstring>
 #include <map>
 #include <set>
 
@@ -134,6 +135,19 @@ const TensorInfo* SafetensorsDirectory::find(std::string_view name) const {
          "; only F32, F16 and BF16 are read");
   }
   return &tensor.info;
+}
+
+std::optional<std::vector<std::int32_t>> SafetensorsDirectory::find_integers(std::string_view name) const {
+  const auto found = impl_->tensors.find(name);
+  if (found == impl_->tensors.end()) return std::nullopt;
+  const Impl::Tensor& tensor = found->second;
+  if (tensor.stored_dtype != "I32" || tensor.info.shape.size() != 1) {
+    fail(ErrorCode::kInvalidFile, tensor.info.file, ": tensor \"", shown(name), "\" has dtype ", tensor.stored_dtype,
+         " and shape ", tensor.info.shape_text(), ", expected one dimension of I32");
+  }
+  std::vector<std::int32_t> values(tensor.info.data.size() / sizeof(std::int32_t));
+  if (!values.empty()) std::memcpy(values.data(), tensor.info.data.data(), tensor.info.data.size());
+  return values;
 }
 
 std::vector<std::string> SafetensorsDirectory::names() const {

@@ -40,6 +40,9 @@ class SafetensorsDirectory {
   /// nullptr when there is no tensor of that name. A tensor with a dtype that is no DType (I64, F8...) is refused when
   /// found.
   const TensorInfo* find(std::string_view name) const;
+  /// The values of a one-dimensional I32 tensor; nullopt when there is none of that name.
+  /// @throws Error(kInvalidFile) naming the tensor when it has another dtype or shape.
+  std::optional<std::vector<std::int32_t>> find_integers(std::string_view name) const;
   /// All names, sorted.
   std::vector<std::string> names() const;
 

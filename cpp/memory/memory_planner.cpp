@@ -20,6 +20,7 @@ std::string needs_text(const MemoryNeeds& needs) {
   std::ostringstream text;
   text << "weights " << mebibytes(needs.weights);
   if (needs.draft_weights > 0) text << ", draft weights " << mebibytes(needs.draft_weights);
+  if (needs.draft_own_kv > 0) text << ", draft window " << mebibytes(needs.draft_own_kv);
   text << ", activations " << mebibytes(needs.activations) << ", workspaces " << mebibytes(needs.workspaces)
        << ", graphs " << mebibytes(needs.graphs);
   return text.str();

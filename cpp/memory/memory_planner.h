@@ -10,10 +10,11 @@ namespace fastspec {
 struct MemoryNeeds {
   std::size_t weights = 0;        // allocated already
   std::size_t draft_weights = 0;  // allocated already
+  std::size_t draft_own_kv = 0;   // K/V of a drafter beside the pools
   std::size_t activations = 0;    // of a largest pass, its logits and arrays
   std::size_t workspaces = 0;     // of the operations
   std::size_t graphs = 0;         // recorded passes
-  std::size_t pending() const { return activations + workspaces + graphs; }
+  std::size_t pending() const { return draft_own_kv + activations + workspaces + graphs; }
 };
 
 struct MemoryRequest {

@@ -50,14 +50,15 @@ std::size_t PassBuffers::array_bytes(const PassLimits& limits) {
 
 std::size_t PassBuffers::device_bytes(const PassLimits& limits) {
   // Tables have places of their own, and lists that name their entries may take as many again.
-  return array_bytes(limits) + 2 * static_cast<std::size_t>(limits.max_list_entries) * sizeof(Slot);
+  const std::size_t entries = static_cast<std::size_t>(limits.max_list_entries) * (limits.page_tables ? 2 : 1);
+  return array_bytes(limits) + entries * sizeof(Slot);
 }
 
 PassBuffers::PassBuffers(Device& device, const PassLimits& limits)
     : device_(device),
       limits_(limits),
-      table_entries_(limits.max_list_entries / limits.max_sequences),
-      places_(static_cast<std::size_t>(limits.max_sequences)),
+      table_entries_(limits.page_tables ? limits.max_list_entries / limits.max_sequences : 0),
+      places_(static_cast<std::size_t>(limits.page_tables ? limits.max_sequences : 0)),
       last_places_(places_.size(), 0) {
   const std::size_t bytes = array_bytes(limits);
   host_ = device.allocate_host(bytes, "staging of pass arrays");

@@ -33,6 +33,7 @@ struct PassLimits {
   int max_rows = 0;
   int max_sequences = 0;
   std::int64_t max_list_entries = 0;  // page ids of all sequences together
+  bool page_tables = true;            // batches may have page tables, whose memory is taken beforehand
 };
 
 /// Brings a batch to `num_rows`, `num_logit_rows` and `num_sequences`: by rows of token 0 that belong to no sequence

@@ -4,12 +4,12 @@
 #include <fastspec/tensor.h>
 
 #include <filesystem>
-#include <functional>
 #include <vector>
 
 #include "backend/device.h"
 #include "backend/params.h"
 #include "model/model_config.h"
+#include "model/tensor_loader.h"
 
 namespace fastspec {
 
@@ -37,9 +37,6 @@ struct Weights {
 
   std::size_t bytes() const;
 };
-
-/// Called with (bytes done, bytes in all) while weights load.
-using LoadProgress = std::function<void(std::size_t done, std::size_t total)>;
 
 /// Loads a Hugging Face directory. Matrices take `dtype`; norms and biases are float32.
 /// @throws Error naming the tensor: missing, of another shape, unexpected (neither used nor known to be derivable, such

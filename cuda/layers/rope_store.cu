@@ -60,6 +60,11 @@ __device__ void rotate_head(const T* source, const float* norm, float eps, const
   }
 }
 
+/// Heads in a row of qkv.
+__host__ __device__ __forceinline__ int num_heads_of(const RopeStoreParams& params) {
+  return params.num_heads + (params.slots != nullptr ? 2 * params.kv.num_kv_heads : 0);
+}
+
 template <typename T>
 __global__ void __launch_bounds__(kThreads) rope_store_kernel(RopeStoreParams params) {
   extern __shared__ float angles[];  // cosines [head_dim / 2], then sines
@@ -79,7 +84,7 @@ __global__ void __launch_bounds__(kThreads) rope_store_kernel(RopeStoreParams pa
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const int head = static_cast<int>(blockIdx.y) * kWarps + static_cast<int>(threadIdx.x) / kWarpSize;
   const int num_kv_heads = params.kv.num_kv_heads;
-  if (head >= params.num_heads + 2 * num_kv_heads) return;
+  if (head >= num_heads_of(params)) return;
   const T* source = row_of<const T>(params.qkv, row) + std::int64_t{head} * 2 * half;
   if (head < params.num_heads) {
     T* destination = row_of<T>(params.query, row) + std::int64_t{head} * 2 * half;
@@ -100,7 +105,7 @@ __global__ void __launch_bounds__(kThreads) rope_store_kernel(RopeStoreParams pa
 
 void launch_rope_store(const RopeStoreParams& params, cudaStream_t stream) {
   if (params.qkv.rows == 0) return;
-  const dim3 grid(params.qkv.rows, ceil_div(params.num_heads + 2 * params.kv.num_kv_heads, kWarps));
+  const dim3 grid(params.qkv.rows, ceil_div(num_heads_of(params), kWarps));
   const std::size_t shared_bytes = static_cast<std::size_t>(params.kv.head_dim) * sizeof(float);
   with_element(params.qkv.dtype, [&](auto element) {
     rope_store_kernel<decltype(element)><<<grid, kThreads, shared_bytes, stream>>>(params);

@@ -98,6 +98,7 @@ struct SamplingBatch {
   int first_task, num_tasks;  // the slice that a launch works on
   const DeviceRule* rules;
   const TokenId* tokens;
+  const TokenId* token_ids;  // as in ProposeParams
   const TokenCount* counts;
   const LogitBias* bias;
   const TokenId* forbidden;

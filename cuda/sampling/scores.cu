@@ -20,7 +20,14 @@ struct Scoring {
   float lowest_logit;  // min-p
   SortKey cutoff;
   noise::DrawKey draw;
+  const TokenId* token_ids;  // of columns; null = the same
 };
+
+/// The random word of one column.
+__device__ __forceinline__ std::uint32_t noise_word(const Scoring& scoring, int column) {
+  const auto token = static_cast<std::uint32_t>(scoring.token_ids == nullptr ? column : scoring.token_ids[column]);
+  return noise::token_block(scoring.draw, token / 4).word[token % 4];
+}
 
 __device__ Scoring make_scoring(const SamplingBatch& batch, const RowTask& task, const DeviceRule& rule,
                                 const RowStatistics& statistics) {
@@ -37,6 +44,7 @@ __device__ Scoring make_scoring(const SamplingBatch& batch, const RowTask& task,
   scoring.lowest_logit = scoring.noisy ? __fadd_rn(statistics.top, rule.min_p_offset) : -kInfinity;
   scoring.cutoff = scoring.noisy && task.filter_row >= 0 ? batch.filters[task.filter_row].cutoff : 0;
   scoring.draw = {rule.seed, rule.sample_index, task.position};
+  scoring.token_ids = batch.token_ids;
   return scoring;
 }
 
@@ -62,10 +70,16 @@ __device__ __forceinline__ float4 score_tokens(const Scoring& scoring, int token
     if (scoring.noisy && scores[i] < scoring.lowest_base) scores[i] = kNoScore;
     any = any || scores[i] == scores[i];
   }
-  if (scoring.noisy && any) {
+  if (!scoring.noisy || !any) return {scores[0], scores[1], scores[2], scores[3]};
+  if (scoring.token_ids == nullptr) {
     const noise::Words words = noise::token_block(scoring.draw, static_cast<std::uint32_t>(token) / 4);
 #pragma unroll
     for (int i = 0; i < 4; ++i) scores[i] += fast_gumbel(words.word[i]);
+  } else {
+#pragma unroll 1
+    for (int i = 0; i < 4; ++i) {
+      if (scores[i] == scores[i]) scores[i] += fast_gumbel(noise_word(scoring, token + i));
+    }
   }
   return {scores[0], scores[1], scores[2], scores[3]};
 }
@@ -80,9 +94,8 @@ __device__ void make_exact(const Scoring& scoring, const Row& row, int begin, in
       if (!(score >= lowest)) {
         scores[i] = kNoScore;
       } else if (score > -kInfinity) {
-        const auto token = static_cast<std::uint32_t>(begin + i);
-        const std::uint32_t word = noise::token_block(scoring.draw, token / 4).word[token % 4];
-        scores[i] = __fadd_rn(base_score(scoring, row.logits[token]), exact_gumbel(word));
+        const std::uint32_t word = noise_word(scoring, begin + i);
+        scores[i] = __fadd_rn(base_score(scoring, row.logits[begin + i]), exact_gumbel(word));
       }
     }
   }

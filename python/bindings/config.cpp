@@ -12,26 +12,29 @@ namespace {
 void bind_speculation(py::module_& module) {
   Record<DrafterConfig> drafter(module, "DrafterConfig", R"(Which drafter proposes tokens.
 
-kind: "" (none), "ngram" (prompt lookup) or "standalone" (a small model)
-model: directory of the draft model, for "standalone"
-ngram_min, ngram_max: shortest and longest match looked up in the sequence, in tokens, for "ngram")");
+kind: "" (none), "ngram" (prompt lookup), "standalone" (a small model) or "longspec" (trees from one block over the
+    target's last keys and values)
+model: directory of the draft model, for "standalone" and "longspec"
+ngram_min, ngram_max: shortest and longest match looked up in the sequence, in tokens, for "ngram"
+tree_widths: nodes of each level of a tree, for "longspec"; [1, 1, 1, 1] is a chain)");
   drafter.field("kind", &DrafterConfig::kind, "str")
       .field("model", &DrafterConfig::model, "str")
       .field("ngram_min", &DrafterConfig::ngram_min, "int")
       .field("ngram_max", &DrafterConfig::ngram_max, "int")
+      .field("tree_widths", &DrafterConfig::tree_widths, "list of int")
       .finish_options();
   drafter.python_class()
       .def_static(
           "parse", [](const Strict<std::string>& text) { return DrafterConfig::parse(text.value); }, py::arg("text"),
-          R"("none", "ngram" or "standalone:DIR"; InvalidArgumentError otherwise.)")
+          R"("none", "ngram", "standalone:DIR" or "longspec:DIR"; InvalidArgumentError otherwise.)")
       .def("__str__", &DrafterConfig::to_string);
 
   Record<SpeculationConfig> speculation(module, "SpeculationConfig", R"(Speculative decoding.
 
 drafter: DrafterConfig
-max_draft_tokens: tokens a drafter may propose for one sequence and step)");
+max_draft_tokens: tokens a drafter may propose for one sequence and step; None = 8, or the whole tree with longspec)");
   speculation.field("drafter", &SpeculationConfig::drafter, "DrafterConfig")
-      .field("max_draft_tokens", &SpeculationConfig::max_draft_tokens, "int")
+      .field("max_draft_tokens", &SpeculationConfig::max_draft_tokens, "int or None")
       .finish_options();
   speculation.python_class().def_property_readonly("enabled", &SpeculationConfig::enabled,
                                                    "True when a drafter is configured.");

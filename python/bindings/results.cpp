@@ -130,6 +130,7 @@ the CPU. str() gives a few lines for people.)");
       .readonly("kv_bytes_per_token", &EngineInfo::kv_bytes_per_token)
       .readonly("kv_cache_bytes", &EngineInfo::kv_cache_bytes)
       .readonly("draft_kv_cache_bytes", &EngineInfo::draft_kv_cache_bytes)
+      .readonly("draft_own_kv_bytes", &EngineInfo::draft_own_kv_bytes)
       .readonly("scratch_bytes", &EngineInfo::scratch_bytes)
       .readonly("activation_bytes", &EngineInfo::activation_bytes)
       .readonly("workspace_bytes", &EngineInfo::workspace_bytes)

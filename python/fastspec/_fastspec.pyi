@@ -31,7 +31,16 @@ class DrafterConfig:
     model: str
     ngram_min: int
     ngram_max: int
-    def __init__(self, *, kind: str = "", model: str = "", ngram_min: int = 2, ngram_max: int = 4) -> None: ...
+    tree_widths: list[int]
+    def __init__(
+        self,
+        *,
+        kind: str = "",
+        model: str = "",
+        ngram_min: int = 2,
+        ngram_max: int = 4,
+        tree_widths: list[int] = ...,
+    ) -> None: ...
     @staticmethod
     def parse(text: str) -> DrafterConfig: ...
 
@@ -39,8 +48,8 @@ class DrafterConfig:
 class SpeculationConfig:
     _fields: ClassVar[tuple[str, ...]]
     drafter: DrafterConfig
-    max_draft_tokens: int
-    def __init__(self, *, drafter: DrafterConfig = ..., max_draft_tokens: int = 8) -> None: ...
+    max_draft_tokens: int | None
+    def __init__(self, *, drafter: DrafterConfig = ..., max_draft_tokens: int | None = None) -> None: ...
     @property
     def enabled(self) -> bool: ...
 
@@ -325,6 +334,8 @@ class EngineInfo(_Result):
     def kv_cache_bytes(self) -> int: ...
     @property
     def draft_kv_cache_bytes(self) -> int: ...
+    @property
+    def draft_own_kv_bytes(self) -> int: ...
     @property
     def scratch_bytes(self) -> int: ...
     @property

@@ -88,7 +88,8 @@ Outcome run_engine(const std::string& device, const std::string& drafter, DType 
   options.dtype = dtype;
   options.drafter.kind = drafter;
   options.drafter.ngram_min = 1;
-  if (drafter == "standalone") options.drafter.model = "tiny";
+  if (drafter == "standalone" || drafter == "longspec") options.drafter.model = "tiny";
+  if (drafter == "longspec") options.max_draft_tokens = std::nullopt;
   const auto engine = testing::make_engine(std::move(options));
   RandomCuts cut;
   const Outputs seen = testing::run(*engine, requests, 5, [&](EngineCore& core) {
@@ -111,7 +112,7 @@ Outcome run_engine(const std::string& device, const std::string& drafter, DType 
 
 void check_engines(const std::string& device, Report& report) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    for (const char* drafter : {"", "ngram", "standalone"}) {
+    for (const char* drafter : {"", "ngram", "standalone", "longspec"}) {
       for (const float temperature : {0.0f, 1.0f}) {
         for (const bool cuts : {false, true}) {
           report.run(text("engine ", to_string(dtype), " ", *drafter == 0 ? "plain" : drafter, " temperature ",

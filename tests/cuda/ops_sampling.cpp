@@ -267,7 +267,7 @@ Outcome everything_forbidden(Sides& sides) {
 }
 
 /// Proposals of both sides for rows of random rules.
-Outcome propose(Sides& sides, int vocab, int rows, int top_k, float spread, Random& random) {
+Outcome propose(Sides& sides, int vocab, int rows, int top_k, float spread, bool pruned, Random& random) {
   Logits logits(sides, normal(std::size_t(rows) * vocab, spread, random), vocab);
   std::vector<std::unique_ptr<RandomRule>> owners;
   std::vector<SamplingRule> rules;
@@ -283,6 +283,11 @@ Outcome propose(Sides& sides, int vocab, int rows, int top_k, float spread, Rand
   }
   std::vector<const TokenId*> paths;
   for (const auto& path : path_values) paths.push_back(path.data());
+  std::vector<TokenId> token_ids;  // every few tokens of a larger vocabulary
+  for (TokenId token = pick(random, 0, 2); static_cast<int>(token_ids.size()) < vocab; token += pick(random, 1, 5)) {
+    token_ids.push_back(token);
+  }
+  const Buffer device_token_ids = sides.put(token_ids);
   const std::size_t count = std::size_t(rows) * top_k;
   struct Result {
     std::vector<TokenId> tokens;
@@ -290,8 +295,9 @@ Outcome propose(Sides& sides, int vocab, int rows, int top_k, float spread, Rand
   };
   const auto run = [&](Ops& ops, const Matrix& matrix, const std::vector<SamplingRule>& with) {
     Result result{std::vector<TokenId>(count, -9), std::vector<float>(count, -9)};
+    const TokenId* ids = &ops == sides.gpu.ops.get() ? device_token_ids.as<TokenId>() : token_ids.data();
     ops.propose({matrix, with.data(), positions.data(), paths.data(), lengths.data(), top_k, result.tokens.data(),
-                 result.confidences.data()});
+                 result.confidences.data(), pruned ? ids : nullptr});
     return result;
   };
   const Result seen = run(*sides.gpu.ops, logits.device(), rules), expected = run(*sides.cpu.ops, logits.host(), rules);
@@ -355,11 +361,13 @@ void check_sampling(Sides& sides, Report& report) {
   for (const int vocab : {1, 7, 61, 3000, 40000}) {
     for (const int top_k : {1, 2, 3, 10, 100}) {
       const int rows = vocab > 10000 ? 12 : 60;
-      report.run(text("propose vocab ", vocab, " rows ", rows, " top_k ", top_k),
-                 [&] { return propose(sides, vocab, rows, top_k, top_k % 2 == 0 ? 1.0f : 4.0f, random); });
+      for (const bool pruned : {false, true}) {
+        report.run(text("propose vocab ", vocab, pruned ? " pruned" : "", " rows ", rows, " top_k ", top_k),
+                   [&] { return propose(sides, vocab, rows, top_k, top_k % 2 == 0 ? 1.0f : 4.0f, pruned, random); });
+      }
     }
   }
-  report.run("propose vocab 9000 top_k 9000", [&] { return propose(sides, 9000, 2, 9000, 2, random); });
+  report.run("propose vocab 9000 top_k 9000", [&] { return propose(sides, 9000, 2, 9000, 2, false, random); });
 }
 
 }  // namespace fastspec::gpu_check

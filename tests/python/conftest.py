@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import shutil
 import subprocess
@@ -61,6 +62,15 @@ def tiny_draft_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from make_models import make_model
 
     return make_model(tmp_path_factory.mktemp("draft"), "llama_tied")
+
+
+@pytest.fixture(scope="session")
+def tiny_longspec_dir(tmp_path_factory: pytest.TempPathFactory, tiny_model_dir: Path) -> Path:
+    """A random LongSpec drafter for the tiny model."""
+    from make_longspec import make_random
+
+    config = json.loads((tiny_model_dir / "config.json").read_text())
+    return make_random(tmp_path_factory.mktemp("longspec"), config, {"version": 1, "window": 20})
 
 
 @pytest.fixture

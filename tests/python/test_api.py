@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fastspec import LLM, FinishReason, Guarantee, RequestSpeculation, SamplingParams
+from fastspec import LLM, DrafterConfig, FinishReason, Guarantee, RequestSpeculation, SamplingParams
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 PROMPT = "the quick brown fox"
@@ -128,6 +128,22 @@ def test_speculation_changes_no_token(tiny_model_dir: Path, tiny_draft_dir: Path
             assert all(
                 output.stats is not None and output.stats.drafted_tokens == 0 for r in off for output in r.outputs
             )
+
+
+def test_longspec_drafts_trees_and_changes_no_token(tiny_model_dir: Path, tiny_longspec_dir: Path, llm: LLM) -> None:
+    params = SamplingParams(temperature=0.8, seed=3, max_tokens=30, ignore_eos=True)
+    plain = llm.generate(PROMPT, params, progress=False)[0].token_ids
+    name = f"longspec:{tiny_longspec_dir}"
+    for drafter, nodes in ((name, 68), (DrafterConfig(kind="longspec", model=name[9:], tree_widths=[2, 3]), 5)):
+        with LLM(tiny_model_dir, drafter, device="cpu:reference", max_num_seqs=1) as speculative:
+            output = speculative.generate(PROMPT, params, progress=False)[0]
+            assert output.token_ids == plain
+            stats = output.outputs[0].stats
+            assert stats is not None
+            assert stats.drafted_tokens > (stats.decoding_passes - 6) * nodes
+            # 2 KV heads of 16, K and V, float32; a ring of 21 and the rows of all levels but the last, and a spare slot
+            rows = 21 + (52 if nodes == 68 else 2) + 1
+            assert speculative.info.draft_own_kv_bytes == rows * 2 * 2 * 16 * 4
 
 
 def test_threads_share_one_llm(llm: LLM) -> None:

@@ -87,9 +87,12 @@ def test_samples_stops_and_bias(run_cli: RunCli, tiny_model_dir: Path, llm: LLM)
     assert forced["token_ids"] == [42, 42, 42]
 
 
-@pytest.mark.parametrize("drafter", ["ngram", "standalone"])
-def test_drafters(run_cli: RunCli, tiny_model_dir: Path, tiny_draft_dir: Path, drafter: str) -> None:
-    name = f"standalone:{tiny_draft_dir}" if drafter == "standalone" else drafter
+@pytest.mark.parametrize("drafter", ["ngram", "standalone", "longspec"])
+def test_drafters(
+    run_cli: RunCli, tiny_model_dir: Path, tiny_draft_dir: Path, tiny_longspec_dir: Path, drafter: str
+) -> None:
+    directories = {"standalone": tiny_draft_dir, "longspec": tiny_longspec_dir}
+    name = f"{drafter}:{directories[drafter]}" if drafter in directories else drafter
     common = ("generate", "--model", tiny_model_dir, "--prompt", PROMPT * 3, "--max-tokens", 24, "--json", *REFERENCE)
     common += ("--logit-bias", "42=1000")  # a random model repeats nothing by itself
     plain = json.loads(run_cli(*common).stdout)
@@ -111,7 +114,9 @@ def test_drafters(run_cli: RunCli, tiny_model_dir: Path, tiny_draft_dir: Path, d
         (["--prompt", "a", "--drafter", "oracle"], ["oracle", "ngram"]),
         (["--prompt", "a", "--drafter", "standalone:/no/such"], ["/no/such"]),
         (["--prompt", "a", "--max-draft-tokens", "3"], ["--max-draft-tokens", "--drafter"]),
+        (["--prompt", "a", "--drafter", "longspec:/no/such"], ["longspec:/no/such"]),
         (["--prompt", "a", "--ngram-min", "3"], ["--ngram-min"]),
+        (["--prompt", "a", "--tree-widths", "4,4"], ["--tree-widths", "longspec"]),
         (["--prompt", "a", "--dtype", "int2"], ["int2"]),
         (["--prompt", "a", "--device", "tpu"], ["tpu"]),
         (["--prompt", "a", "--logit-bias", "x"], ["--logit-bias x"]),

@@ -12,6 +12,8 @@ namespace fastspec::testing {
 
 namespace {
 
+constexpr int kDraftWindow = 12;  // shorter than most prompts, so that the ring goes round
+
 HarnessOptions plain_options(const HarnessOptions& options) {
   HarnessOptions plain;
   plain.device = options.device;
@@ -56,19 +58,23 @@ std::unique_ptr<EngineCore> make_engine(HarnessOptions options) {
   }
   if (options.pipelined) parts.backend.ops = std::make_unique<DeferringOps>(std::move(parts.backend.ops));
   parts.dtype = options.dtype;
-  parts.model = tiny_config(options.vocab_size);
+  parts.model = tiny_config(options.vocab_size, std::max(512, options.max_model_len));
   Device& device = *parts.backend.device;
   parts.weights = tiny_weights(parts.model, kTargetSeed, options.dtype, device);
   parts.tokenizer = tiny_tokenizer(options.vocab_size);
   std::size_t kv_bytes_per_token =
       std::size_t{2} * parts.model.num_layers * parts.model.kv_size() * size_of(options.dtype);
   if (options.drafter.kind == "standalone") {
-    parts.draft_model =
-        DraftModel{parts.model, tiny_weights(parts.model, kTargetSeed, options.dtype, device, 5, options.draft_noise)};
+    parts.draft_model = StandaloneModel{
+        parts.model, tiny_weights(parts.model, kTargetSeed, options.dtype, device, 5, options.draft_noise)};
     kv_bytes_per_token *= 2;
   }
+  if (options.drafter.kind == "longspec") {
+    parts.draft_model =
+        tiny_longspec(parts.model, kTargetSeed, kDraftWindow, options.dtype, device, options.draft_vocabulary);
+  }
   if (options.num_pages > 0) {
-    int nodes = options.drafter.kind.empty() ? 0 : options.max_draft_tokens;
+    int nodes = options.drafter.kind.empty() ? 0 : draft_shape(config.speculation).max_nodes;
     if (options.own_drafter) nodes = options.own_drafter->shape().max_nodes;
     const int slots = nodes * options.max_num_seqs + (options.replays ? 1 : 0);
     const int scratch_pages = (slots + options.page_size - 1) / options.page_size;

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,9 +27,10 @@ struct HarnessOptions {
   int num_pages = 0;  // 0 = as many as are needed
   int max_model_len = 256;
   int vocab_size = 61;
-  DrafterConfig drafter;  // ngram, or standalone for a noisy copy of the target
+  DrafterConfig drafter;  // ngram, standalone for a noisy copy of the target, longspec for one of its last layer
+  std::vector<TokenId> draft_vocabulary;  // of longspec; empty = all
   float draft_noise = 0.05f;
-  int max_draft_tokens = 5;
+  std::optional<int> max_draft_tokens = 5;
   std::unique_ptr<Drafter> own_drafter;
   /// Wraps the operations: a fault, for instance.
   std::function<std::unique_ptr<Ops>(std::unique_ptr<Ops>)> wrap_ops;

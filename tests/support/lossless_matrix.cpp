@@ -49,6 +49,8 @@ const std::vector<MatrixSetting>& matrix_settings() {
       {MatrixDrafter::kNone},
       {MatrixDrafter::kNgram},
       {MatrixDrafter::kStandalone},
+      {MatrixDrafter::kLongSpecChain},
+      {MatrixDrafter::kLongSpecTree},
       {MatrixDrafter::kPlantedChain, 0.3},
       {MatrixDrafter::kPlantedChain, 0.8},
       {MatrixDrafter::kPlantedChain, 1.0},
@@ -79,6 +81,16 @@ HarnessOptions matrix_options(const MatrixSetting& setting, const std::vector<Re
     case MatrixDrafter::kStandalone:
       options.drafter.kind = "standalone";
       options.drafter.model = "tiny";
+      break;
+    case MatrixDrafter::kLongSpecChain:
+      options.drafter = DrafterConfig::parse("longspec:tiny");
+      options.drafter.tree_widths = {1, 1, 1, 1};
+      for (TokenId token = 0; token < kMatrixVocab; token += 1 + token % 3) options.draft_vocabulary.push_back(token);
+      break;
+    case MatrixDrafter::kLongSpecTree:
+      options.drafter = DrafterConfig::parse("longspec:tiny");
+      options.drafter.tree_widths = {3, 6, 6, 5};
+      options.max_draft_tokens = std::nullopt;
       break;
     case MatrixDrafter::kPlantedChain:
       plant(TreeShape::kChain, true);
@@ -203,8 +215,9 @@ MatrixRun run_matrix_case(const MatrixCase& matrix_case, const HarnessOptions& b
 }
 
 std::string describe(const MatrixCase& matrix_case, float temperature, bool penalties) {
-  static const char* const kDrafters[] = {"none",          "ngram",        "standalone",      "planted chain",
-                                          "planted block", "planted tree", "adversarial tree"};
+  static const char* const kDrafters[] = {"none",           "ngram",         "standalone",
+                                          "longspec chain", "longspec tree", "planted chain",
+                                          "planted block",  "planted tree",  "adversarial tree"};
   static const char* const kNames[] = {"", ", chunks", ", preemption", ", truncation"};
   std::ostringstream text;
   text << kDrafters[static_cast<int>(matrix_case.setting.drafter)] << " p " << matrix_case.setting.probability
@@ -225,6 +238,9 @@ void MatrixReach::add(const MatrixCase& matrix_case, const MatrixRun& run) {
   if (matrix_case.disturbance != Disturbance::kNone) return;
   if (matrix_case.setting.drafter == MatrixDrafter::kStandalone) accepted_standalone_ += run.stats.accepted_tokens;
   if (matrix_case.setting.drafter == MatrixDrafter::kNgram) accepted_ngram_ += run.stats.accepted_tokens;
+  if (matrix_case.setting.drafter == MatrixDrafter::kLongSpecChain)
+    accepted_longspec_chain_ += run.stats.accepted_tokens;
+  if (matrix_case.setting.drafter == MatrixDrafter::kLongSpecTree) accepted_longspec_tree_ += run.stats.accepted_tokens;
 }
 
 void MatrixReach::merge(const MatrixReach& other) {
@@ -238,6 +254,8 @@ void MatrixReach::merge(const MatrixReach& other) {
   join(chains_, other.chains_);
   accepted_standalone_ += other.accepted_standalone_;
   accepted_ngram_ += other.accepted_ngram_;
+  accepted_longspec_chain_ += other.accepted_longspec_chain_;
+  accepted_longspec_tree_ += other.accepted_longspec_tree_;
   preemptions_ += other.preemptions_;
   truncations_ += other.truncations_;
 }
@@ -255,6 +273,8 @@ std::string MatrixReach::missing(int batch) const {
   more_than(truncations_, 20, "truncations");
   more_than(accepted_standalone_, 20, "accepted tokens of the standalone drafter");
   more_than(accepted_ngram_, 0, "accepted tokens of the n-gram drafter");
+  more_than(accepted_longspec_chain_, 20, "accepted tokens of LongSpec's chains");
+  more_than(accepted_longspec_tree_, accepted_longspec_chain_, "accepted tokens of LongSpec's trees");
   if (batch >= 3) more_than(preemptions_, 20, "preemptions");
   all_of(trees_.accepted_lengths, 0, 4, "accepted lengths of trees");
   all_of(chains_.accepted_lengths, 0, 6, "accepted lengths of chains");

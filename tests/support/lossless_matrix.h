@@ -19,7 +19,17 @@ constexpr int kMatrixVocab = 61;
 /// Requests that use every sampling feature; seeds differ, so that the planted drafter can tell them apart.
 std::vector<Request> matrix_requests(int count, float temperature, bool penalties);
 
-enum class MatrixDrafter { kNone, kNgram, kStandalone, kPlantedChain, kPlantedBlock, kPlantedTree, kAdversarialTree };
+enum class MatrixDrafter {
+  kNone,
+  kNgram,
+  kStandalone,
+  kLongSpecChain,
+  kLongSpecTree,
+  kPlantedChain,
+  kPlantedBlock,
+  kPlantedTree,
+  kAdversarialTree
+};
 
 struct MatrixSetting {
   MatrixDrafter drafter = MatrixDrafter::kNone;
@@ -89,6 +99,8 @@ class MatrixReach {
   Coverage chains_;
   std::int64_t accepted_standalone_ = 0;
   std::int64_t accepted_ngram_ = 0;
+  std::int64_t accepted_longspec_chain_ = 0;
+  std::int64_t accepted_longspec_tree_ = 0;
   std::int64_t preemptions_ = 0;
   int truncations_ = 0;
 };

@@ -155,6 +155,28 @@ Weights tiny_weights(const ModelConfig& config, std::uint64_t seed, DType dtype,
   return weights;
 }
 
+LongSpecModel tiny_longspec(const ModelConfig& config, std::uint64_t target_seed, int window, DType dtype,
+                            Device& device, const std::vector<TokenId>& vocabulary) {
+  Weights like = tiny_weights(config, target_seed, dtype, device, target_seed + 1, 0.05f);
+  const LayerWeights& last = like.layers.back();
+  LongSpecModel model;
+  model.config = {.intermediate_size = config.intermediate_size, .rms_norm_eps = config.rms_norm_eps, .window = window};
+  LongSpecWeights& weights = model.weights;
+  weights.self_norm = weights.cross_norm = last.attention_norm;
+  weights.qkv = last.qkv;
+  weights.qkv_bias = last.qkv_bias;
+  weights.self_o = weights.cross_o = last.o;
+  weights.cross_q = {last.qkv.data, dtype, config.q_size(), config.hidden_size};
+  weights.cross_q_bias = {last.qkv_bias.data, config.q_size()};
+  weights.mlp_norm = last.mlp_norm;
+  weights.gate_up = last.gate_up;
+  weights.down = last.down;
+  weights.final_norm = like.final_norm;
+  if (!vocabulary.empty()) prune_vocabulary(vocabulary, like.lm_head, device, weights);
+  for (Buffer& buffer : like.buffers) weights.buffers.push_back(std::move(buffer));
+  return model;
+}
+
 std::shared_ptr<const Tokenizer> tiny_tokenizer(int vocab_size) {
   return std::make_shared<WordTokenizer>(vocab_size);
 }

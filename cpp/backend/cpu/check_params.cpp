@@ -76,20 +76,21 @@ void check_params(const SiluMulParams& params) {
 
 void check_params(const RopeStoreParams& params) {
   check_matrix(params.qkv, "rope_store qkv");
-  check_matrix(params.query, "rope_store query");
+  if (params.num_heads > 0) check_matrix(params.query, "rope_store query");
   check_kv(params.kv, "rope_store");
   const KvView& kv = params.kv;
-  FS_CHECK(params.num_heads > 0 && params.query.rows == params.qkv.rows &&
-               params.query.cols == params.num_heads * kv.head_dim &&
-               params.qkv.cols == (params.num_heads + 2 * kv.num_kv_heads) * kv.head_dim,
+  const int num_stored = params.slots != nullptr ? 2 * kv.num_kv_heads : 0;
+  FS_CHECK(params.num_heads + num_stored > 0 && params.qkv.cols == (params.num_heads + num_stored) * kv.head_dim &&
+               (params.num_heads == 0 ||
+                (params.query.rows == params.qkv.rows && params.query.cols == params.num_heads * kv.head_dim)),
            "rope_store: qkv [", params.qkv.rows, ", ", params.qkv.cols, "], query [", params.query.rows, ", ",
            params.query.cols, "], num_heads ", params.num_heads, ", num_kv_heads ", kv.num_kv_heads, ", head_dim ",
            kv.head_dim);
   check_vector(params.q_norm, kv.head_dim, "rope_store q_norm");
   check_vector(params.k_norm, kv.head_dim, "rope_store k_norm");
   for (int row = 0; row < params.qkv.rows; ++row) {
-    FS_CHECK(params.slots[row] >= 0 && params.positions[row] >= 0, "rope_store: row ", row, " slot ", params.slots[row],
-             ", position ", params.positions[row]);
+    FS_CHECK(params.positions[row] >= 0, "rope_store: row ", row, " position ", params.positions[row]);
+    FS_CHECK(params.slots == nullptr || params.slots[row] >= 0, "rope_store: row ", row, " slot ", params.slots[row]);
   }
 }
 

@@ -158,8 +158,10 @@ void FastOps::rope_row(const RopeStoreParams& params, int row, float* scratch) c
     kernels_.row.rotate(input, cosines, sines, half, output);
     source += head_dim;
   };
-  float* query = params.query.row<float>(row);
-  for (int head = 0; head < params.num_heads; ++head) norm_and_rotate(params.q_norm, query + head * head_dim);
+  for (int head = 0; head < params.num_heads; ++head) {
+    norm_and_rotate(params.q_norm, params.query.row<float>(row) + head * head_dim);
+  }
+  if (params.slots == nullptr) return;
   dispatch_dtype(kv.dtype, [&]<typename T>(T) {
     const auto store = [&](const float* values, int head, int which) {
       T* output = kv_address<T>(kv, params.slots[row], head, which);

@@ -51,6 +51,7 @@ void rope_store_row(const RopeStoreParams& params, int row, float* rotated) {
     norm_and_rotate(source, params.q_norm, params, position,
                     params.query.row<float>(row) + std::int64_t{head} * head_dim);
   }
+  if (params.slots == nullptr) return;
   for (int head = 0; head < kv.num_kv_heads; ++head, source += head_dim) {
     norm_and_rotate(source, params.k_norm, params, position, rotated);
     store(rotated, head_dim, kv_address<T>(kv, params.slots[row], head, 0));

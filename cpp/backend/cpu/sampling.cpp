@@ -107,6 +107,7 @@ void Sampler::propose_row(const ProposeParams& params, int row, RowSampler& samp
   if (params.path_lengths != nullptr && params.path_lengths[row] > 0) {
     draw.path = {params.paths[row], static_cast<std::size_t>(params.path_lengths[row])};
   }
+  draw.token_ids = params.token_ids;
   const std::span<const ScoredToken> best = sampler.best(draw, params.top_k);
   const std::int64_t at = std::int64_t{row} * params.top_k;
   for (int i = 0; i < params.top_k; ++i) {

@@ -25,12 +25,14 @@ float penalised(float logit, const SamplingRule& rule, int in_output, bool in_pr
   return logit - rule.frequency_penalty * static_cast<float>(in_output) - rule.presence_penalty;
 }
 
-/// Noise words of single tokens; neighbours share a block.
+/// Noise words of single columns; neighbours share a block.
 class NoiseReader {
  public:
-  NoiseReader(const SamplingRule& rule, std::uint32_t position) : key_{rule.seed, rule.sample_index, position} {}
+  explicit NoiseReader(const RowDraw& draw)
+      : key_{draw.rule->seed, draw.rule->sample_index, draw.position}, token_ids_(draw.token_ids) {}
 
-  std::uint32_t word(TokenId token) {
+  std::uint32_t word(TokenId column) {
+    const TokenId token = token_ids_ == nullptr ? column : token_ids_[column];
     const std::uint32_t block = static_cast<std::uint32_t>(token) / 4;
     if (!valid_ || block != block_) {
       words_ = noise::token_block(key_, block);
@@ -42,6 +44,7 @@ class NoiseReader {
 
  private:
   noise::DrawKey key_;
+  const TokenId* token_ids_;
   noise::Words words_{};
   std::uint32_t block_ = 0;
   bool valid_ = false;
@@ -269,8 +272,23 @@ void RowSampler::visit_noise(Visit&& visit) {
   const noise::DrawKey key{draw_.rule->seed, draw_.rule->sample_index, draw_.position};
   for (int first = 0; first < draw_.vocab_size; first += kBlock) {
     const int size = std::min(kBlock, draw_.vocab_size - first);
-    kernels_->noise_words(key, static_cast<std::uint32_t>(first) / 4, (size + 3) / 4, words_.data());
+    if (draw_.token_ids == nullptr) {
+      kernels_->noise_words(key, static_cast<std::uint32_t>(first) / 4, (size + 3) / 4, words_.data());
+    } else {
+      gather_noise(key, {draw_.token_ids + first, static_cast<std::size_t>(size)});
+    }
     visit(first, size);
+  }
+}
+
+/// Noise words of ascending tokens: those of all tokens between are made too, which costs less than one by one.
+void RowSampler::gather_noise(const noise::DrawKey& key, std::span<const TokenId> tokens) {
+  const std::uint32_t first_block = static_cast<std::uint32_t>(tokens.front()) / 4;
+  const std::uint32_t num_blocks = static_cast<std::uint32_t>(tokens.back()) / 4 + 1 - first_block;
+  spread_words_.resize(4 * std::size_t{num_blocks} + 64);
+  kernels_->noise_words(key, first_block, static_cast<int>(num_blocks), spread_words_.data());
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    words_[i] = spread_words_[static_cast<std::uint32_t>(tokens[i]) - 4 * first_block];
   }
 }
 
@@ -284,7 +302,7 @@ void RowSampler::score(int count) {
     top.offer({token, (logits_[token] - top_logit) / temperature + noise::gumbel(word)});
   };
   if (filtered_) {
-    NoiseReader reader(*draw_.rule, draw_.position);
+    NoiseReader reader(draw_);
     for (const TokenId token : candidates_) {
       if (logits_[token] > -kInfinity) offer(token, reader.word(token));
     }
@@ -311,7 +329,7 @@ double RowSampler::perturbed_sum(float best_score) {
   const float temperature = draw_.rule->temperature;
   double sum = 0;
   if (filtered_) {
-    NoiseReader reader(*draw_.rule, draw_.position);
+    NoiseReader reader(draw_);
     for (const TokenId token : candidates_) {
       const float base = (logits_[token] - adjusted_.top) / temperature;
       // exp(base + g) with g = -log(-log(u)).

@@ -19,9 +19,10 @@ struct RowDraw {
   int vocab_size = 0;
   int row = 0;  // for messages
   const SamplingRule* rule = nullptr;
-  std::uint32_t position = 0;     // of the token to be drawn
-  std::span<const TokenId> path;  // tokens after the committed ones, before this one
-  bool wants_logprob = false;     // of what draw() returns; needed for top_logprobs()
+  std::uint32_t position = 0;          // of the token to be drawn
+  const TokenId* token_ids = nullptr;  // as in ProposeParams
+  std::span<const TokenId> path;       // tokens after the committed ones, before this one
+  bool wants_logprob = false;          // of what draw() returns; needed for top_logprobs()
 };
 
 class RowSampler {
@@ -62,6 +63,7 @@ class RowSampler {
 
   template <typename Visit>
   void visit_noise(Visit&& visit);
+  void gather_noise(const noise::DrawKey& key, std::span<const TokenId> tokens);
 
   const VocabKernels* kernels_;
   RowDraw draw_;
@@ -75,7 +77,8 @@ class RowSampler {
   std::vector<TokenCount> path_counts_;
   std::vector<TokenId> candidates_;
   std::vector<TokenId> gathered_;
-  std::vector<std::uint32_t> words_;  // noise of one block of tokens
+  std::vector<std::uint32_t> words_;         // noise of one block of tokens
+  std::vector<std::uint32_t> spread_words_;  // of all tokens between the first and last of such a block
   std::vector<ScoredToken> best_;
 };
 

@@ -84,14 +84,17 @@ void check_params(const SiluMulParams& params, DType dtype) {
 
 void check_params(const RopeStoreParams& params, DType dtype) {
   check_matrix(params.qkv, dtype, "rope_store qkv");
-  check_matrix(params.query, dtype, "rope_store query");
   check_pairs(params.qkv, "rope_store qkv");
-  check_pairs(params.query, "rope_store query");
+  if (params.num_heads > 0) {
+    check_matrix(params.query, dtype, "rope_store query");
+    check_pairs(params.query, "rope_store query");
+  }
   check_kv(params.kv, dtype, "rope_store");
   const KvView& kv = params.kv;
-  FS_CHECK(params.num_heads > 0 && params.query.rows == params.qkv.rows &&
-               params.query.cols == params.num_heads * kv.head_dim &&
-               params.qkv.cols == (params.num_heads + 2 * kv.num_kv_heads) * kv.head_dim,
+  const int num_stored = params.slots != nullptr ? 2 * kv.num_kv_heads : 0;
+  FS_CHECK(params.num_heads + num_stored > 0 && params.qkv.cols == (params.num_heads + num_stored) * kv.head_dim &&
+               (params.num_heads == 0 ||
+                (params.query.rows == params.qkv.rows && params.query.cols == params.num_heads * kv.head_dim)),
            "rope_store: qkv [", params.qkv.rows, ", ", params.qkv.cols, "], query [", params.query.rows, ", ",
            params.query.cols, "], num_heads ", params.num_heads, ", num_kv_heads ", kv.num_kv_heads, ", head_dim ",
            kv.head_dim);

@@ -279,6 +279,7 @@ void Sampler::propose(const ProposeParams& params) {
   arguments_.add_proposals(params);
   if (arguments_.tasks.empty()) return;
   SamplingBatch batch = prepare(params.logits, params.top_k);
+  batch.token_ids = params.token_ids;
   const std::size_t count = arguments_.tasks.size() * size(params.top_k);
   Sections sections;
   const std::size_t tokens = sections.add<TokenId>(count);

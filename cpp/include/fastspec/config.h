@@ -6,24 +6,27 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace fastspec {
 
 /// Which drafter proposes, and its own options.
 struct DrafterConfig {
-  std::string kind;   // "" = none, "ngram", "standalone"
-  std::string model;  // standalone: directory of the draft model
+  std::string kind;   // "" = none, "ngram", "standalone", "longspec"
+  std::string model;  // standalone, longspec: directory of the draft model
   int ngram_min = 2;  // ngram: shortest and longest match looked up in the sequence
   int ngram_max = 4;
+  std::vector<int> tree_widths{4, 16, 16, 16, 16};  // longspec: nodes of each level of a tree; 1,1,1,1 is a chain
 
-  /// "none" or "", "ngram", "standalone:DIR". @throws Error(kInvalidArgument) naming what is possible.
+  /// "none" or "", "ngram", "standalone:DIR", "longspec:DIR". @throws Error(kInvalidArgument) naming what is possible.
   static DrafterConfig parse(const std::string& text);
   std::string to_string() const;
 };
 
 struct SpeculationConfig {
   DrafterConfig drafter;
-  int max_draft_tokens = 8;  // rows a drafter may propose for one sequence and step
+  /// Tokens a drafter may propose for one sequence and step; unset = 8, or the whole tree with longspec.
+  std::optional<int> max_draft_tokens;
 
   bool enabled() const { return !drafter.kind.empty(); }
 };

@@ -74,6 +74,7 @@ struct EngineInfo {
   std::size_t kv_bytes_per_token = 0;    // target and draft together
   std::size_t kv_cache_bytes = 0;        // the pools: sequences, scratch rows, and a draft model's K/V
   std::size_t draft_kv_cache_bytes = 0;  // of these, a draft model's
+  std::size_t draft_own_kv_bytes = 0;    // K/V that a drafter keeps beside them: the same for any context
   std::size_t scratch_bytes = 0;         // of these, slots of drafted rows
   std::size_t activation_bytes = 0;      // arrays and logits of the largest pass
   std::size_t workspace_bytes = 0;       // of operations, at most

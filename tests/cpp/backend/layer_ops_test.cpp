@@ -1,6 +1,7 @@
 // Embedding, norm, linear, RoPE and SiLU of every implementation against the double-precision oracles.
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <random>
 
 #include "base/check.h"
@@ -201,6 +202,8 @@ TEST_P(LayerOpsTest, SiluMul) {
   }
 }
 
+constexpr int kRopePages = 8;
+
 struct RopeCase {
   bool norms = false;
   DType dtype = DType::kFloat32;
@@ -209,8 +212,38 @@ struct RopeCase {
   int rows = 5;
 };
 
+Matrix columns(Matrix matrix, int first, int count) {
+  matrix.data = matrix.row<float>(0) + first;
+  matrix.cols = count;
+  return matrix;
+}
+
+/// Queries alone, then keys and values alone, where all of them were just computed together.
+void expect_parts_equal_the_whole(Ops& ops, const RopeStoreParams& whole) {
+  const int query_size = whole.num_heads * whole.kv.head_dim;
+  OwnedMatrix query = OwnedMatrix::poisoned(whole.qkv.rows, query_size);
+  RopeStoreParams only_query = whole;
+  only_query.qkv = columns(whole.qkv, 0, query_size);
+  only_query.slots = nullptr;
+  only_query.query = query.matrix;
+  ops.rope_store(only_query);
+  for (int row = 0; row < whole.qkv.rows; ++row) {
+    for (int i = 0; i < query_size; ++i) ASSERT_EQ(query.matrix.row<float>(row)[i], whole.query.row<float>(row)[i]);
+  }
+
+  const std::size_t bytes = kRopePages * static_cast<std::size_t>(whole.kv.page_stride) * size_of(whole.kv.dtype);
+  std::vector<std::uint8_t> pool(bytes, 0xff);
+  RopeStoreParams only_key_value = whole;
+  only_key_value.num_heads = 0;
+  only_key_value.qkv = columns(whole.qkv, query_size, whole.qkv.cols - query_size);
+  only_key_value.kv.base = pool.data();
+  only_key_value.query = {};
+  ops.rope_store(only_key_value);
+  EXPECT_EQ(std::memcmp(pool.data(), whole.kv.base, bytes), 0);
+}
+
 void run_rope_case(Ops& ops, const RopeCase& shape, std::mt19937_64& random) {
-  const int num_heads = 6, kv_heads = 2, head_dim = shape.head_dim, page_size = 16, num_pages = 8;
+  const int num_heads = 6, kv_heads = 2, head_dim = shape.head_dim, page_size = 16, num_pages = kRopePages;
   OwnedMatrix qkv(shape.rows, (num_heads + 2 * kv_heads) * head_dim, random);
   OwnedMatrix query = OwnedMatrix::poisoned(shape.rows, num_heads * head_dim);
   const std::vector<float> q_norm = random_vector(head_dim, random), k_norm = random_vector(head_dim, random);
@@ -246,6 +279,7 @@ void run_rope_case(Ops& ops, const RopeCase& shape, std::mt19937_64& random) {
   const oracle::RopeResult expected = oracle::rope_store(params);
   ops.rope_store(params);
   EXPECT_LT(worst_error(query.matrix, expected.query), 3e-6);
+  expect_parts_equal_the_whole(ops, params);
   // One unit in the last place of the stored type beyond the rounding itself: the value before it is a float32.
   const double tolerance = shape.dtype == DType::kFloat32 ? 3e-6 : shape.dtype == DType::kFloat16 ? 6e-4 : 5e-3;
   for (int row = 0; row < shape.rows; ++row) {

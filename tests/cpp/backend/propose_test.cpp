@@ -20,7 +20,8 @@ class ProposeTest : public ::testing::Test {
     sampler_.accept({{logits.data(), DType::kFloat32, 1, size, size}, &problem.tree, &problem.result, 1});
     return problem.sampled[0].token;
   }
-  void propose(std::vector<float>& logits, const SamplingRule& rule, const std::vector<TokenId>& path, int top_k) {
+  void propose(std::vector<float>& logits, const SamplingRule& rule, const std::vector<TokenId>& path, int top_k,
+               const TokenId* token_ids = nullptr) {
     const std::int32_t position = 101;
     const TokenId* const paths[] = {path.data()};
     const std::int32_t lengths[] = {static_cast<std::int32_t>(path.size())};
@@ -34,6 +35,7 @@ class ProposeTest : public ::testing::Test {
     params.paths = paths;
     params.path_lengths = lengths;
     params.top_k = top_k;
+    params.token_ids = token_ids;
     params.tokens = tokens_.data();
     params.confidences = confidences_.data();
     sampler_.propose(params);
@@ -80,6 +82,39 @@ TEST_F(ProposeTest, BestProposalIsWhatAcceptDraws) {
     RandomRule random_rule(500, random);
     propose(logits, random_rule.rule, {}, 3);
     EXPECT_EQ(tokens_[0], draw(logits, random_rule.rule));
+  }
+}
+
+/// A pruned vocabulary proposes what the whole one does where every other token is impossible.
+TEST_F(ProposeTest, ColumnsMayStandForOtherTokens) {
+  std::mt19937_64 random(38);
+  for (int round = 0; round < 600; ++round) {
+    const int num_columns = 1 + static_cast<int>(random() % (round % 20 == 0 ? 9000 : 40));
+    const std::vector<float> columns = random_logits(num_columns, round % 2 == 0 ? 1.0f : 4.0f, random);
+    std::vector<TokenId> token_ids;
+    for (TokenId token = static_cast<TokenId>(random() % 3); token_ids.size() < columns.size();
+         token += 1 + static_cast<TokenId>(random() % 4)) {
+      token_ids.push_back(token);
+    }
+    std::vector<float> whole(static_cast<std::size_t>(token_ids.back()) + 1 + random() % 5, -kInf);
+    for (std::size_t i = 0; i < columns.size(); ++i) whole[static_cast<std::size_t>(token_ids[i])] = columns[i];
+    SamplingRule rule;
+    rule.temperature = std::vector<float>{0, 0.7f, 1, 2}[random() % 4];
+    rule.seed = random();
+    if (random() % 3 == 0) rule.top_k = 1 + static_cast<int>(random() % 12);
+    if (random() % 3 == 0) rule.top_p = 0.8f;
+    if (random() % 3 == 0) rule.min_p = 0.05f;
+    const int top_k = 1 + static_cast<int>(random() % 6);
+    propose(whole, rule, {}, top_k);
+    const std::vector<TokenId> expected = tokens_;
+    const std::vector<float> confidences = confidences_;
+    std::vector<float> own = columns;
+    propose(own, rule, {}, top_k, token_ids.data());
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      const TokenId seen = tokens_[i] == kNoToken ? kNoToken : token_ids[static_cast<std::size_t>(tokens_[i])];
+      ASSERT_EQ(seen, expected[i]) << "round " << round;
+      ASSERT_NEAR(confidences_[i], confidences[i], 1e-6) << "round " << round;
+    }
   }
 }
 

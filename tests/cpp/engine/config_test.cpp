@@ -33,18 +33,21 @@ TEST(DrafterConfigTest, ParsesEveryForm) {
   const DrafterConfig standalone = DrafterConfig::parse("standalone:C:/models/a:b");
   EXPECT_EQ(standalone.kind, "standalone");
   EXPECT_EQ(standalone.model, "C:/models/a:b");
-  for (const std::string text : {"none", "ngram", "standalone:dir"}) {
+  EXPECT_EQ(DrafterConfig::parse("longspec:dir").model, "dir");
+  for (const std::string text : {"none", "ngram", "standalone:dir", "longspec:dir"}) {
     EXPECT_EQ(DrafterConfig::parse(text).to_string(), text);
   }
 }
 
 TEST(DrafterConfigTest, RefusesOthersAndSaysWhatIsPossible) {
-  for (const std::string text : {"eagle", "Ngram", "ngram:4", "ngram:", ":dir", "none:dir", " ngram", "standalone"}) {
-    expect_error(ErrorCode::kInvalidArgument, {"\"" + text + "\"", "none, ngram or standalone:DIR"},
+  for (const std::string text :
+       {"eagle", "Ngram", "ngram:4", "ngram:", ":dir", "none:dir", " ngram", "standalone", "longspec"}) {
+    expect_error(ErrorCode::kInvalidArgument, {"\"" + text + "\"", "none, ngram, standalone:DIR or longspec:DIR"},
                  [&] { DrafterConfig::parse(text); });
   }
   expect_error(ErrorCode::kInvalidArgument, {"directory", "standalone:DIR"},
                [] { DrafterConfig::parse("standalone:"); });
+  expect_error(ErrorCode::kInvalidArgument, {"directory", "longspec:DIR"}, [] { DrafterConfig::parse("longspec:"); });
 }
 
 TEST(EngineConfigTest, DefaultsWithAModelAreValid) {
@@ -76,6 +79,19 @@ TEST(EngineConfigTest, RefusalsNameTheOptionAndItsValue) {
   expect_refused([](EngineConfig& c) { c.speculation.drafter.kind = "standalone"; },
                  {"drafter", "standalone", "model"});
   expect_refused([](EngineConfig& c) { c.speculation.drafter.model = "dir"; }, {"drafter", "ngram", "dir"});
+  expect_refused([](EngineConfig& c) { c.speculation.drafter.kind = "longspec"; }, {"drafter", "longspec", "model"});
+  const auto refuses_widths = [](const std::vector<int>& widths, std::initializer_list<std::string> parts) {
+    expect_refused(
+        [&](EngineConfig& c) {
+          c.speculation.drafter = DrafterConfig::parse("longspec:dir");
+          c.speculation.drafter.tree_widths = widths;
+        },
+        parts);
+  };
+  refuses_widths({}, {"tree_widths", "empty"});
+  refuses_widths({4, 0, 4}, {"tree_widths", "0", "1 to 255"});
+  refuses_widths({256}, {"tree_widths", "256", "255"});
+  refuses_widths({128, 128}, {"tree_widths", "256 nodes", "255"});
 }
 
 TEST(EngineConfigTest, BoundsAreAllowed) {
@@ -112,6 +128,7 @@ TEST(EngineConfigTest, JsonRoundTrip) {
   config.speculation.drafter = DrafterConfig::parse("standalone:draft/dir");
   config.speculation.drafter.ngram_min = 3;
   config.speculation.drafter.ngram_max = 6;
+  config.speculation.drafter.tree_widths = {2, 3};
   config.speculation.max_draft_tokens = 17;
   const EngineConfig read = EngineConfig::from_json(config.to_json());
   EXPECT_EQ(read.to_json(), config.to_json());
@@ -128,11 +145,13 @@ TEST(EngineConfigTest, JsonRoundTrip) {
   EXPECT_EQ(read.speculation.drafter.model, "draft/dir");
   EXPECT_EQ(read.speculation.drafter.ngram_min, 3);
   EXPECT_EQ(read.speculation.drafter.ngram_max, 6);
+  EXPECT_EQ(read.speculation.drafter.tree_widths, (std::vector<int>{2, 3}));
   EXPECT_EQ(read.speculation.max_draft_tokens, 17);
 
   const EngineConfig defaults = EngineConfig::from_json("{}");
   EXPECT_EQ(defaults.to_json(), EngineConfig().to_json());
   EXPECT_FALSE(EngineConfig::from_json(defaults.to_json()).dtype.has_value());
+  EXPECT_FALSE(EngineConfig::from_json(defaults.to_json()).speculation.max_draft_tokens.has_value());
 }
 
 TEST(EngineConfigTest, EveryOptionOfTheJsonFormCanBeGivenAlone) {
@@ -165,6 +184,9 @@ TEST(EngineConfigTest, UnknownAndMistypedOptionsAreNamed) {
   refuses(R"({"speculation": {"drafter": 3}})", {"speculation.drafter", "3", "wrong type"});
   refuses(R"({"speculation": {"drafter": "eagle"}})", {"drafter", "eagle", "ngram"});
   refuses(R"({"speculation": {"max_draft_tokens": []}})", {"speculation.max_draft_tokens", "[]", "wrong type"});
+  refuses(R"({"speculation": {"max_draft_tokens": "all"}})", {"max_draft_tokens", "all", "wrong type"});
+  refuses(R"({"speculation": {"tree_widths": 4}})", {"speculation.tree_widths", "4", "wrong type"});
+  refuses(R"({"speculation": {"tree_widths": [4, "a"]}})", {"speculation.tree_widths", "\"a\"", "wrong type"});
   for (const std::string text : {"", "[]", "3", "{", "null", R"({"model": "a",})", "{\"model\": \"\xFF\"}"}) {
     refuses(text, {"JSON object"});
   }

@@ -34,6 +34,24 @@ TEST(EngineCore, RefusesToStepInsideItsOwnCallback) {
   engine->check_invariants();
 }
 
+TEST(EngineCore, LongSpecsOwnMemoryIsTheSameAt1KAnd128K) {
+  EngineInfo infos[2];
+  for (const bool is_long : {false, true}) {
+    HarnessOptions options;
+    options.drafter = DrafterConfig::parse("longspec:tiny");
+    options.max_draft_tokens = std::nullopt;
+    options.max_num_seqs = 2;
+    options.max_model_len = is_long ? 131072 : 1024;
+    infos[is_long] = make_engine(std::move(options))->info();
+  }
+  EXPECT_EQ(infos[0].drafter, "longspec");
+  EXPECT_EQ(infos[0].draft_own_kv_bytes, infos[1].draft_own_kv_bytes);
+  EXPECT_GT(infos[0].draft_own_kv_bytes, 0u);
+  EXPECT_EQ(infos[0].kv_bytes_per_token, infos[1].kv_bytes_per_token);
+  EXPECT_EQ(infos[1].max_model_len, 131072);
+  EXPECT_GT(infos[1].kv_cache_bytes, 100 * infos[0].kv_cache_bytes / 2);
+}
+
 TEST(EngineCore, RefusesWorkInAForkedProcess) {
   const auto engine = make_engine({});
   const pid_t child = fork();

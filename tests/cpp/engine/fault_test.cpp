@@ -52,8 +52,9 @@ std::vector<Request> make_requests(int max_tokens = 14) {
   return requests;
 }
 
-/// Steps the engine to the end, failing every operation of every step once. @returns how many failures were thrown.
-int run_with_failures(EngineCore& engine, int& countdown, bool drafter_has_operations, bool pipelined, Outputs& outputs,
+/// Steps the engine to the end, failing every operation of every step once. `drafter_operations`: at least as many as
+/// the drafter issues in a step; 0 = none. @returns how many failures were thrown.
+int run_with_failures(EngineCore& engine, int& countdown, int drafter_operations, bool pipelined, Outputs& outputs,
                       const std::vector<Request>& requests) {
   std::map<RequestId, std::size_t> first;
   for (const Request& request : requests) {
@@ -65,11 +66,11 @@ int run_with_failures(EngineCore& engine, int& countdown, bool drafter_has_opera
     const Snapshot before = snapshot(engine);
     std::optional<Snapshot> after_plan;
     // A failure of the drafter ends in a plain step, so most steps begin behind its operations, and some have none.
-    constexpr int kBegin[] = {1, 112, 0, 134};
+    const int begin[] = {1, drafter_operations, 0, drafter_operations + 22};
     // A step that failed leaves nothing in flight. Every other one is left in peace, so that the next, which is made to
     // fail, was launched ahead.
     const bool in_peace = pipelined && step % 2 == 0;
-    for (int n = drafter_has_operations ? kBegin[(pipelined ? step / 2 : step) % 4] : 1;; ++n) {
+    for (int n = drafter_operations > 0 ? begin[(pipelined ? step / 2 : step) % 4] : 1;; ++n) {
       countdown = in_peace ? 0 : n;
       StepReport report;
       try {
@@ -89,7 +90,7 @@ int run_with_failures(EngineCore& engine, int& countdown, bool drafter_has_opera
         }
         engine.check_invariants();
         // What was in flight is gone: the step begins with the drafter's operations again.
-        if (pipelined && drafter_has_operations) n = std::max(n, kBegin[1]);
+        if (pipelined && drafter_operations > 0) n = std::max(n, begin[1]);
         continue;
       }
       countdown = 0;
@@ -113,6 +114,7 @@ TEST_P(Fault, AtEveryOperationLeavesNothingBehind) {
   const std::vector<Request> requests = make_requests(pipelined ? 40 : 14);  // half of the steps are left in peace
   const Outputs plain = run_plain_alone({}, requests);
   HarnessOptions options;
+  const bool has_model = drafter == "standalone" || drafter == "longspec";
   options.pipelined = pipelined;
   if (drafter == "planted") {
     options.own_drafter =
@@ -120,18 +122,20 @@ TEST_P(Fault, AtEveryOperationLeavesNothingBehind) {
   } else {
     options.drafter.kind = drafter;
     options.drafter.ngram_min = 1;
-    options.drafter.model = drafter == "standalone" ? "tiny" : "";
+    options.drafter.model = has_model ? "tiny" : "";
+    options.drafter.tree_widths = {3, 4, 4};
   }
   const auto countdown = std::make_shared<int>(0);
   options.wrap_ops = [&](std::unique_ptr<Ops> ops) { return std::make_unique<FailingOps>(std::move(ops), countdown); };
   const auto engine = make_engine(std::move(options));
   Outputs outputs;
-  const int failures = run_with_failures(*engine, *countdown, drafter == "standalone", pipelined, outputs, requests);
+  const int operations = drafter == "standalone" ? 112 : drafter == "longspec" ? 66 : 0;
+  const int failures = run_with_failures(*engine, *countdown, operations, pipelined, outputs, requests);
   EXPECT_EQ(difference(plain, outputs), "");
   EXPECT_GT(failures, 60);
   EXPECT_TRUE(!pipelined || engine->stats().steps_ahead > 5);
   engine->check_invariants();
-  if (drafter == "standalone") {
+  if (has_model) {
     // A failure of the drafter is no failure of the step: it decodes plainly, or the tokens stand and the draft's state
     // is rebuilt.
     EXPECT_GT(engine->stats().draft_failures, 0);
@@ -140,7 +144,8 @@ TEST_P(Fault, AtEveryOperationLeavesNothingBehind) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Drafter, Fault,
-                         ::testing::Combine(::testing::Values("", "ngram", "standalone", "planted"), ::testing::Bool()),
+                         ::testing::Combine(::testing::Values("", "ngram", "standalone", "longspec", "planted"),
+                                            ::testing::Bool()),
                          [](const auto& test) {
                            const std::string drafter = std::get<0>(test.param);
                            return (drafter.empty() ? "plain" : drafter) + (std::get<1>(test.param) ? "Pipelined" : "");

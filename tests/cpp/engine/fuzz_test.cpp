@@ -134,7 +134,7 @@ TEST(Fuzz, TenThousandStepsOfRandomWork) {
   std::int64_t preemptions = 0;
   std::int64_t steps = 0;
   std::int64_t ahead = 0;
-  const std::vector<std::string> drafters = {"", "ngram", "standalone", "planted"};
+  const std::vector<std::string> drafters = {"", "ngram", "standalone", "longspec", "planted"};
   for (int turn = 0; turn < 2 * static_cast<int>(drafters.size()); ++turn) {
     const std::string& drafter = drafters[turn / 2];
     SCOPED_TRACE(drafter);
@@ -149,7 +149,8 @@ TEST(Fuzz, TenThousandStepsOfRandomWork) {
     } else {
       options.drafter.kind = drafter;
       options.drafter.ngram_min = 1;
-      options.drafter.model = drafter == "standalone" ? "tiny" : "";
+      options.drafter.model = drafter == "standalone" || drafter == "longspec" ? "tiny" : "";
+      options.drafter.tree_widths = {2, 2, 1};
     }
     const auto countdown = std::make_shared<int>(0);
     options.wrap_ops = [&](std::unique_ptr<Ops> ops) {

@@ -56,7 +56,7 @@ struct SizedEngine {
     parts.weights = tiny_weights(parts.model, 11, DType::kFloat32, *device);
     if (drafts) {
       config.speculation.drafter = DrafterConfig::parse("standalone:tiny");
-      parts.draft_model = DraftModel{parts.model, tiny_weights(parts.model, 11, DType::kFloat32, *device)};
+      parts.draft_model = StandaloneModel{parts.model, tiny_weights(parts.model, 11, DType::kFloat32, *device)};
     }
     engine = std::make_unique<EngineCore>(config, std::move(parts));
   }

@@ -83,6 +83,9 @@ TEST(EngineInfoTest, SaysWhatWasLoaded) {
   info.draft_kv_cache_bytes = 1 << 18;
   expect_parts(info.to_string(), {"standalone\n", "draft weights       0.5 MiB", "KV cache            0.8 MiB",
                                   "draft KV            0.2 MiB"});
+  info.draft_own_kv_bytes = 3 << 20;
+  expect_parts(info.to_string(), {"draft window        3.0 MiB of K/V, whatever the context"});
+  info.draft_own_kv_bytes = 0;
   info.device_bytes = 64 << 20;
   info.memory_limit_bytes = 32 << 20;
   info.workspace_bytes = 4 << 20;
