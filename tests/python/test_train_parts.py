@@ -146,11 +146,11 @@ def test_target_states_are_those_of_transformers_at_moved_positions(target: Targ
 
 
 @pytest.mark.parametrize(
-    ("widths", "final_norm", "window"),
-    [(CHAIN, True, 512), ((2, 3, 3), True, 512), ((3, 4), False, 4)],
+    ("widths", "final_norm", "window", "offset"),
+    [(CHAIN, True, 512, 0), ((2, 3, 3), True, 512, 0), ((3, 4), False, 4, 100)],
 )
 def test_offline_acceptance_equals_drafting_node_by_node(
-    target: Target, tiny_model_dir: Path, widths: tuple[int, ...], final_norm: bool, window: int
+    target: Target, tiny_model_dir: Path, widths: tuple[int, ...], final_norm: bool, window: int, offset: int
 ) -> None:
     """Against an oracle with explicit caches. The continuations are the drafter's own here, so that much is accepted."""
     import transformers
@@ -158,7 +158,7 @@ def test_offline_acceptance_equals_drafting_node_by_node(
 
     block = random_block(target, final_norm, window)
     eager = transformers.AutoModelForCausalLM.from_pretrained(tiny_model_dir, attn_implementation="eager").eval()
-    slow = SlowLongSpec(dict(block.state_dict()), eager, window)
+    slow = SlowLongSpec(dict(block.state_dict()), eager, window, offset)
     generator = torch.Generator().manual_seed(3)
     sequences, expected = [], []
     for _ in range(2):
@@ -169,7 +169,7 @@ def test_offline_acceptance_equals_drafting_node_by_node(
         sequences.append(tokens)
         expected.append([slow.accepted(tokens[: root + 1], tokens[root + 1 :], widths) for root in range(4, 11, 2)])
     batch = torch.tensor(sequences)
-    positions = torch.arange(13).repeat(2, 1)
+    positions = offset_positions(13, torch.tensor([offset, offset]))
     found = accepted_lengths(
         block,
         target,
@@ -178,6 +178,7 @@ def test_offline_acceptance_equals_drafting_node_by_node(
         target.states(batch, positions, with_hidden=False),
         torch.arange(4, 11, 2).repeat(2, 1),
         widths,
+        offset,
     )
     assert found.tolist() == expected
     assert found.max() >= 2

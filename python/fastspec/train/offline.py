@@ -15,7 +15,7 @@ import torch
 
 from fastspec.train.block import LongSpecBlock
 from fastspec.train.documents import Documents
-from fastspec.train.target import Target, TargetStates
+from fastspec.train.target import Target, TargetStates, moved
 
 CHAIN = (1, 1, 1, 1)
 TREE = (4, 16, 16, 16, 16)
@@ -106,24 +106,26 @@ def accepted_lengths(
     states: TargetStates,
     roots: torch.Tensor,
     widths: Sequence[int],
+    offset: int = 0,
 ) -> torch.Tensor:
     """How many drafted tokens the target accepts at each root.
 
     Args:
         block: the drafter.
         target: its target.
-        tokens: int64 [B, L], the target's greedy tokens behind the roots; at positions 0..L-1.
+        tokens: int64 [B, L], the target's greedy tokens behind the roots.
         lengths: int64 [B], tokens that count.
         states: of `tokens`.
         roots: int64 [B, R], places of roots, each >= 1.
         widths: nodes of each level of the tree; (1, 1, 1, 1) is a chain.
+        offset: of the positions, as offset_positions() moves them.
 
     Returns:
         int64 [B, R].
     """
     batch, count = roots.shape
     places = torch.arange(tokens.shape[1], device=tokens.device)
-    context = block.self_keys(target.embed(tokens), target.rope(places[None]))
+    context = block.self_keys(target.embed(tokens), target.rope(moved(places[None], offset)))
     node_tokens = tokens.gather(1, roots)[:, :, None]
     scores = torch.zeros(batch, count, 1, device=tokens.device)
     path: tuple[torch.Tensor, torch.Tensor] | None = None
@@ -133,12 +135,12 @@ def accepted_lengths(
     for depth, width in enumerate(widths):
         rows = node_tokens.shape[2]
         row_roots = roots.repeat_interleave(rows, dim=1)
-        positions = row_roots + depth
-        in_window = (places <= row_roots[:, :, None]) & (places >= (positions - block.shape.window)[:, :, None])
+        row_places = row_roots + depth
+        in_window = (places <= row_roots[:, :, None]) & (places >= (row_places - block.shape.window)[:, :, None])
         before_root = places < row_roots[:, :, None]
         level = _Level(count, rows, context, states, in_window, before_root, path, is_root=depth == 0)
         embedded = target.embed(node_tokens.flatten(1))
-        hidden = block(embedded, target.rope(positions), level.self_attention, level.cross_attention)
+        hidden = block(embedded, target.rope(moved(row_places, offset)), level.self_attention, level.cross_attention)
 
         logits = (hidden.to(target.head.dtype) @ target.head.T).float().unflatten(1, (count, rows))
         best, ids = logits.topk(min(width, logits.shape[-1]), dim=-1)
@@ -193,6 +195,7 @@ def offline_acceptance(
     target: Target,
     documents: Documents,
     shapes: Mapping[str, Sequence[int]],
+    offset: int = 0,
 ) -> dict[str, dict[str, Tally]]:
     """Acceptance on continuations that the target made greedily.
 
@@ -201,6 +204,7 @@ def offline_acceptance(
         target: its target.
         documents: prompts with continuations of two tokens or more; shorter ones are left out.
         shapes: widths of trees by name.
+        offset: positions are moved by this, as offset_positions() moves them.
 
     Returns:
         kind -> name of shape -> Tally.
@@ -216,14 +220,19 @@ def offline_acceptance(
         at_once = max(1, _LOGITS_BYTES // (4 * target.vocab_size * widest * most_roots))
         chosen, usable = usable[:at_once], usable[at_once:]
         for name, widths in shapes.items():
-            found = _at_all_roots(block, target, documents, chosen, widths)
+            found = _at_all_roots(block, target, documents, chosen, widths, offset)
             for index, accepted in zip(chosen, found, strict=True):
                 result[documents.kind_name(index)][name].add(accepted)
     return result
 
 
 def _at_all_roots(
-    block: LongSpecBlock, target: Target, documents: Documents, chosen: Sequence[int], widths: Sequence[int]
+    block: LongSpecBlock,
+    target: Target,
+    documents: Documents,
+    chosen: Sequence[int],
+    widths: Sequence[int],
+    offset: int,
 ) -> list[list[int]]:
     """Accepted lengths at the roots prompt..length - 2 of some documents."""
     sequences = [torch.tensor(documents[i], dtype=torch.int64) for i in chosen]
@@ -233,9 +242,10 @@ def _at_all_roots(
     counts = lengths - 1 - prompts
     roots = prompts[:, None] + torch.arange(int(counts.max()))
     roots = torch.minimum(roots, lengths[:, None] - 2).to(target.device)
-    positions = torch.arange(tokens.shape[1], device=target.device).repeat(len(sequences), 1)
+    places = torch.arange(tokens.shape[1], device=target.device).repeat(len(sequences), 1)
     enabled = target.dtype == torch.bfloat16
     with torch.no_grad(), torch.autocast(target.device.type, torch.bfloat16, enabled=enabled):
-        states = target.states(tokens, positions, with_hidden=False)
-        accepted = accepted_lengths(block, target, tokens, lengths.to(target.device), states, roots, widths).tolist()
+        states = target.states(tokens, moved(places, offset), with_hidden=False)
+        counted = lengths.to(target.device)
+        accepted = accepted_lengths(block, target, tokens, counted, states, roots, widths, offset).tolist()
     return [found[: int(count)] for found, count in zip(accepted, counts, strict=True)]

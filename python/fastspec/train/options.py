@@ -40,6 +40,7 @@ class TrainOptions:
         seed: of everything drawn.
         eval_seconds: time between evaluations on the held-out documents; 0 = only at the end.
         eval_documents: of each kind, in these; the one at the end takes all.
+        eval_offset: positions of held-out documents are moved by this, to see acceptance at high positions.
         save_seconds: time between checkpoints; 0 = only at the end.
         log_seconds: time between lines of the log.
     """
@@ -70,6 +71,7 @@ class TrainOptions:
     seed: int = 0
     eval_seconds: float = 60.0
     eval_documents: int = 64
+    eval_offset: int = 0
     save_seconds: float = 300.0
     log_seconds: float = 10.0
 
@@ -156,6 +158,7 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("seed", 0, 1 << 31),
     ("eval_seconds", 0, 1e9),
     ("eval_documents", 1, 1 << 20),
+    ("eval_offset", 0, 1 << 24),
     ("save_seconds", 0, 1e9),
     ("log_seconds", 0, 1e9),
 )
