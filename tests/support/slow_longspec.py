@@ -103,8 +103,8 @@ class SlowLongSpec:
             x = self.norm(x, "norm")
         return self.target.lm_head.weight.float() @ x
 
-    def tree(self, committed: Sequence[int], widths: Sequence[int]) -> list[list[list[int]]]:
-        """Paths of the nodes of each level: the best `width` by cumulative log-probability over all parents."""
+    def tree(self, committed: Sequence[int], widths: Sequence[int]) -> list[list[tuple[float, list[int]]]]:
+        """(score, path) of the nodes of each level: the best `width` by cumulative log-probability over all parents."""
         beam: list[tuple[float, list[int]]] = [(0.0, [])]
         levels = []
         for width in widths:
@@ -114,13 +114,5 @@ class SlowLongSpec:
                     candidates.append((score + value, [*path, token]))
             candidates.sort(key=lambda candidate: -candidate[0])
             beam = candidates[:width]
-            levels.append([path for _, path in beam])
+            levels.append(beam)
         return levels
-
-    def accepted(self, committed: Sequence[int], truth: Sequence[int], widths: Sequence[int]) -> int:
-        """Length of the longest prefix of `truth` that is a path of the tree."""
-        found = 0
-        for depth, level in enumerate(self.tree(committed, widths)):
-            if len(truth) > depth and list(truth[: depth + 1]) in level:
-                found = depth + 1
-        return found

@@ -287,7 +287,7 @@ def _train(options: argparse.Namespace, chosen: TrainOptions, generate: Generate
     else:
         block = LongSpecBlock(target.block_shape(chosen.final_norm, chosen.window, chosen.intermediate_size or None))
         if chosen.start == "target":
-            start_from_target(block, target.model)
+            start_from_target(block, target.model, chosen.start_scale)
         block = block.to(ranks.device)
     trainer = Trainer(target, block, data, heldout, chosen, options.out, ranks, log=_say)
     if ranks.first:

@@ -32,6 +32,8 @@ class TrainOptions:
         prompt_loss: count the loss on tokens that were given, too; a plain text is all given.
         final_norm: a norm before the head.
         start: "target", copy the target's last layer, or "random".
+        start_scale: of what the copied layer adds to its input: an embedding is much smaller than what the target's last
+            layer reads.
         window: tokens that self-attention sees behind a token.
         intermediate_size: of the drafter's MLP; 0 = the target's.
         cache_target: run the target once over all rows and keep what the drafter sees of it, in the device's memory;
@@ -64,6 +66,7 @@ class TrainOptions:
     prompt_loss: bool = True
     final_norm: bool = False
     start: str = "random"
+    start_scale: float = 1.0
     window: int = 512
     intermediate_size: int = 0
     cache_target: bool = False
@@ -153,6 +156,7 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("anchor_positions", -1, 1 << 24),
     ("anchor_share", 0, 1),
     ("distill", 0, 1),
+    ("start_scale", 1e-6, 1e3),
     ("window", 1, 1 << 20),
     ("intermediate_size", 0, 1 << 20),
     ("seed", 0, 1 << 31),
