@@ -32,8 +32,7 @@ class TrainOptions:
         prompt_loss: count the loss on tokens that were given, too; a plain text is all given.
         final_norm: a norm before the head.
         start: "target", copy the target's last layer, or "random".
-        start_scale: of what the copied layer adds to its input; an embedding is much smaller than what that layer reads in
-            the target.
+        start_scale: of what the copied layer adds to its input; in the target it reads far more than an embedding.
         window: tokens that self-attention sees behind a token.
         intermediate_size: of the drafter's MLP; 0 = the target's.
         cache_target: run the target once over all rows and keep what the drafter sees of it, in the device's memory;
