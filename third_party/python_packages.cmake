@@ -1,7 +1,7 @@
 # Dependencies that come as Python packages: libtorch and pybind11. The interpreter is $Python_EXECUTABLE where given
 # (scikit-build-core does), else an active or local virtual environment's, else the system's.
-# Offers the targets fastspec_torch_headers, fastspec_torch and fastspec_python_headers. Included by the top CMakeLists.txt, whose scope needs what
-# find_package(Python) sets. Sets FASTSPEC_TORCH_INSTALL_RPATH and, for a wheel, FASTSPEC_PYTHON_SITE_FROM_SCRIPTS.
+# Offers the targets fastspec_torch_headers, fastspec_torch, fastspec_python_headers and, with a torch for CUDA, fastspec_torch_cuda. Included by
+# the top CMakeLists.txt, whose scope needs what find_package(Python) sets. Sets FASTSPEC_TORCH_INSTALL_RPATH and, for a wheel, FASTSPEC_PYTHON_SITE_FROM_SCRIPTS.
 
 if(NOT Python_EXECUTABLE AND NOT DEFINED ENV{VIRTUAL_ENV} AND EXISTS "${PROJECT_SOURCE_DIR}/.venv/bin/python")
   set(Python_EXECUTABLE "${PROJECT_SOURCE_DIR}/.venv/bin/python" CACHE FILEPATH "Python interpreter")
@@ -47,6 +47,18 @@ foreach(library torch_cpu c10)
   find_library(FASTSPEC_${library} ${library} PATHS "${torch_dir}/lib" NO_DEFAULT_PATH NO_CACHE REQUIRED)
   target_link_libraries(fastspec_torch INTERFACE ${FASTSPEC_${library}})
 endforeach()
+
+# Only where torch was built for CUDA. Its operations register themselves when the library is loaded, so it is linked
+# whether or not a symbol is used.
+if(EXISTS "${torch_dir}/lib/libtorch_cuda.so")
+  add_library(fastspec_torch_cuda INTERFACE)
+  target_link_options(fastspec_torch_cuda INTERFACE "LINKER:--no-as-needed")
+  target_link_libraries(fastspec_torch_cuda INTERFACE fastspec_torch)
+  foreach(library torch_cuda c10_cuda)
+    find_library(FASTSPEC_${library} ${library} PATHS "${torch_dir}/lib" NO_DEFAULT_PATH NO_CACHE REQUIRED)
+    target_link_libraries(fastspec_torch_cuda INTERFACE ${FASTSPEC_${library}})
+  endforeach()
+endif()
 
 # In a wheel torch is a neighbour; elsewhere its place on this machine is written down.
 set(FASTSPEC_TORCH_INSTALL_RPATH "$ORIGIN;$ORIGIN/../torch/lib")

@@ -1,22 +1,18 @@
 #!/usr/bin/env bash
 # Compiles every kernel of cuda/ for the tuned architecture (9.0a) and one instance of each kind for the others, without a GPU
-# and without the rest of the build: what a machine with nvcc alone can check. Exit code 77 where there is no nvcc.
+# and without the rest of the build, and looks over the source that calls libtorch's CUDA side. Brings nvcc where there is none
+# (tools/cuda_toolkit.sh). Needs what tools/bootstrap.sh makes.
 #   bash tools/compile_kernels.sh [OUT_DIR]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 out=${1:-build/kernels}
-nvcc=${CUDACXX:-}
-for candidate in /usr/local/cuda/bin/nvcc /opt/cuda/bin/nvcc; do
-  [ -n "$nvcc" ] || { [ -x "$candidate" ] && nvcc=$candidate; } || true
-done
-[ -n "$nvcc" ] || nvcc=$(command -v nvcc || true)
-[ -n "$nvcc" ] || { echo "compile_kernels: no nvcc (CUDA >= 12.8); set CUDACXX"; exit 77; }
+nvcc=$(bash tools/cuda_toolkit.sh install)/bin/nvcc
 mkdir -p "$out"
 
 compile() {
   local source=$1 architectures=90a
   case $source in
-    */instances/bf16_128.cu | cuda/layers/* | cuda/sampling/* | cuda/attention/p*.cu) architectures="80 86 89 90a 100a 120a" ;;
+    */instances/bf16_128.cu | cuda/layers/* | cuda/sampling/* | cuda/attention/[gp]*.cu) architectures="80 86 89 90a 100a 120a" ;;
   esac
   local flags=() a
   for a in $architectures; do flags+=(-gencode "arch=compute_$a,code=sm_$a"); done
@@ -25,5 +21,18 @@ compile() {
 }
 export -f compile
 export nvcc out
+
+# A torch without CUDA has the headers of its CUDA side, but for one that its build would have written.
+check_flash_attention() {
+  local torch
+  torch=$(.venv/bin/python -I tools/locate_torch.py | cut -d';' -f2)
+  mkdir -p "$out/include/c10/cuda/impl"
+  local written=include/c10/cuda/impl/cuda_cmake_macros.h toolkit=${nvcc%/bin/nvcc}
+  [ -e "$torch/$written" ] || echo "#define C10_CUDA_BUILD_SHARED_LIBS" > "$out/$written"
+  "${CXX:-g++}" -std=c++20 -fsyntax-only -Wall -Wextra -Werror -Icpp -Icpp/include -isystem "$out/include" -isystem "$torch/include" \
+    -isystem "$torch/include/torch/csrc/api/include" -isystem "$toolkit/include" cpp/backend/torch/flash_attention.cpp
+}
+
 git ls-files -co --exclude-standard -- 'cuda/*.cu' | xargs -P "$(nproc)" -I{} bash -c 'set -euo pipefail; compile {}'
+check_flash_attention
 echo "compiled $(ls "$out"/*.o | wc -l) files with $("$nvcc" --version | grep -o 'release [0-9.]*')"

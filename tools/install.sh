@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds the wheel in BUILD_DIR and installs it into .venv, unless nothing changed since that was last done.
+# Builds the wheel in BUILD_DIR and installs it into .venv, unless nothing changed since that was last done: with the CUDA
+# backend, for this machine's GPU alone, where it has one (FASTSPEC_BACKEND=cpu: without).
 #   bash tools/install.sh BUILD_DIR [-DOPTION=VALUE...]
 # Needs what tools/bootstrap.sh makes.
 set -euo pipefail
@@ -7,8 +8,22 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 build_dir=$1
 shift
 
+source tools/gpu.sh
+find_gpus
+if [[ " $* " == *" -DFASTSPEC_CUDA="* ]]; then
+  echo "backend: as the options say"
+elif [ -n "$gpu_architectures" ]; then
+  toolkit=$(bash tools/cuda_toolkit.sh install)
+  export CUDACXX=$toolkit/bin/nvcc
+  set -- "$@" -DFASTSPEC_CUDA=ON "-DFASTSPEC_CUDA_ARCHITECTURES=$gpu_architectures" "-DCUDAToolkit_ROOT=$toolkit"
+  echo "backend: CUDA for $gpu_names ($gpu_architectures, nvcc of $toolkit), and CPU"
+else
+  set -- "$@" -DFASTSPEC_CUDA=OFF
+  echo "backend: CPU"
+fi
+
 state() {
-  find CMakeLists.txt pyproject.toml cpp python third_party tools/build_backend.py tools/locate_torch.py tools/requirements.txt \
+  find CMakeLists.txt pyproject.toml cpp cuda python third_party tools/build_backend.py tools/locate_torch.py tools/requirements.txt \
     -type f ! -name '*.pyc' -printf '%p %s %T@\n' | sort
   cat .venv/.stamp-build
   echo "$@"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Everything that needs no GPU: builds (optimised and with sanitizers), C++ and Python tests, an installed copy used from a
-# C++ program, layers, formatting, linting, types. Prepares .venv itself. Ends with a summary; non-zero if anything failed.
+# C++ program, kernels compiled, layers, formatting, linting, types. Where there is a GPU the optimised build has the CUDA
+# backend, and ctest runs tests/cuda too. Prepares .venv itself. Ends with a summary; non-zero if anything failed.
 #   bash tools/test.sh
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -46,6 +47,11 @@ consumer() {
     build/test-package/two_requests "$model"
 }
 
+compile_kernels() {
+  bash tools/compile_kernels.sh > build/kernels.log 2>&1 || { tail -n 40 build/kernels.log; return 1; }
+  tail -n 1 build/kernels.log
+}
+
 sources() { git ls-files -co --exclude-standard -- 'cpp/*.cpp' 'cpp/*.h' 'python/bindings/*' 'tests/*.cpp' 'tests/*.h'; }
 format_cpp() { sources | xargs clang-format --dry-run --Werror; }
 python_sources=(python tests tools)
@@ -65,11 +71,6 @@ step "demo model" test -f "$model/model.safetensors"
 step "ctest, optimised" ctest --test-dir "$release" --output-on-failure
 step "package" consumer
 step "pytest" python -m pytest -q
-"$PWD"/tools/compile_kernels.sh > build/kernels.log 2>&1
-case $? in
-  0) step "GPU kernels compile" tail -n 1 build/kernels.log ;;
-  77) echo "GPU kernels: not compiled, there is no nvcc" ;;
-  *) step "GPU kernels compile" bash -c 'tail -n 40 build/kernels.log; false' ;;
-esac
+step "GPU kernels compile" compile_kernels
 step "build with sanitizers" build_sanitizers && step "ctest, sanitizers" ctest --preset cpu-debug
 summary

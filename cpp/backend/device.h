@@ -43,6 +43,8 @@ class Device {
   virtual void copy_to_host(void* destination, const void* source, std::size_t bytes) = 0;
   /// Bytes that an allocation could still get.
   virtual std::size_t available_bytes() const = 0;
+  /// Bytes of a device with memory of its own, which an engine may fill; 0 where it shares the host's.
+  virtual std::size_t total_bytes() const { return 0; }
   /// Whether capture() can record.
   virtual bool has_graphs() const { return false; }
   /// Records what `work` issues, without running it. `work` must have run before with the same shapes, so that it

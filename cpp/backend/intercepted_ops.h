@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "backend/ops.h"
@@ -24,6 +25,9 @@ class InterceptedOps : public Ops {
   void accept(const AcceptParams& params) override { run(&Ops::accept, params); }
   void propose(const ProposeParams& params) override { run(&Ops::propose, params); }
   DType activation_dtype() const override { return inner_->activation_dtype(); }
+  std::size_t workspace_bytes(const WorkspaceLimits& limits) const override { return inner_->workspace_bytes(limits); }
+  void reserve(const WorkspaceLimits& limits) override { inner_->reserve(limits); }
+  std::string prompt_attention() const override { return inner_->prompt_attention(); }
 
  protected:
   virtual void before() = 0;

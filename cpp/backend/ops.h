@@ -1,10 +1,25 @@
 // The one surface of compute. Every method reads and writes only what its params point to; none allocates device memory
-// after reserve(), none waits for the device. A backend is an Ops and a Device (backend.h).
+// beyond workspace_bytes(), none waits for the device. A backend is an Ops and a Device (backend.h).
 #pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
 
 #include "backend/params.h"
 
 namespace fastspec {
+
+/// The largest passes of one model, which workspaces are sized for.
+struct WorkspaceLimits {
+  int max_rows = 0;
+  int max_sequences = 0;
+  std::int64_t max_keys = 0;  // of one sequence, cached and new
+  int num_heads = 0;
+  int num_kv_heads = 0;
+  int head_dim = 0;
+  int hidden_size = 0;
+};
 
 class Ops {
  public:
@@ -25,6 +40,12 @@ class Ops {
 
   /// Element type of activations (Matrix) that this backend computes in.
   virtual DType activation_dtype() const = 0;
+  /// Device memory that operations take beside what they are given, at most, for passes within the limits.
+  virtual std::size_t workspace_bytes([[maybe_unused]] const WorkspaceLimits& limits) const { return 0; }
+  /// Allocates the large parts of it. @throws Error(kOutOfMemory).
+  virtual void reserve([[maybe_unused]] const WorkspaceLimits& limits) {}
+  /// What answers attention of long prompt chunks, for people.
+  virtual std::string prompt_attention() const { return "own kernels"; }
 };
 
 }  // namespace fastspec

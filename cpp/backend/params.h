@@ -95,6 +95,13 @@ struct RopeStoreParams {
   Matrix query;                                // [rows, num_heads * head_dim] written, rotated
 };
 
+/// The host's copy of what AttentionParams says of its sequences.
+struct HostSequences {
+  const std::int32_t* row_offsets = nullptr;  // [num_sequences + 1]
+  const KvList* lists = nullptr;              // [num_sequences]
+  const NewMask* masks = nullptr;             // [num_sequences]
+};
+
 /// Attention of ragged new rows over cached keys (one list a sequence) and over the pass's own rows:
 /// softmax(scale * q k^T) v over the union, exactly as if it were one list (LongSpec's hybrid form, section 3.3).
 /// Key j of a page list has position j. `window` and `sinks` restrict page lists and new rows by position; slot lists
@@ -106,6 +113,7 @@ struct AttentionParams {
   float scale = 1;
   int num_sequences = 0;
   int max_rows_per_sequence = 0;              // a hint for the choice of a kernel; 0 = unknown
+  HostSequences host;                         // another; null where unknown, and where replays will have others
   const std::int32_t* row_offsets = nullptr;  // [num_sequences + 1] rows of sequence s
   const KvList* lists = nullptr;              // [num_sequences]
   const Slot* entries = nullptr;              // page ids or slots, see KvList

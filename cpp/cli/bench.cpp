@@ -25,6 +25,8 @@ struct BenchOptions {
   std::string shape;
   int steps = 20;
   double rate = 0;  // TB/s
+  int synthetic_rows = 0;
+  double synthetic_acceptance = 0;
   int max_tokens = 64;
   int repetitions = 5;
   std::optional<std::string> prompt_file;
@@ -58,15 +60,18 @@ EngineConfig fitting_config(const BenchOptions& options) {
 int bench_shape(const BenchOptions& options) {
   const EngineConfig& engine = options.engine.raw_config();
   if (!engine.model.empty() || options.engine.has_drafter()) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "--shape measures plain decoding without files: give no --model or --drafter");
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "--shape measures without files: give no --model or --drafter; --synthetic-rows shows a drafter's gain");
   }
   check_positive("--steps", options.steps);
   return run_shape_bench({.config = {.shape = options.shape,
                                      .device = engine.device,
                                      .dtype = options.engine.dtype().value_or(DType::kBFloat16),
                                      .page_size = engine.page_size,
-                                     .num_threads = engine.num_threads},
+                                     .num_threads = engine.num_threads,
+                                     .synthetic_rows = options.synthetic_rows,
+                                     .synthetic_acceptance = options.synthetic_acceptance},
                           .batches = options.batches,
                           .contexts = options.contexts,
                           .steps = options.steps,
@@ -80,6 +85,9 @@ int bench(BenchOptions options) {
   options.contexts = parse_lengths("--context", options.context_texts);
   check_positive("--repeat", options.repetitions);
   if (!options.shape.empty()) return bench_shape(options);
+  if (options.synthetic_rows != 0 || options.synthetic_acceptance != 0) {
+    throw Error(ErrorCode::kInvalidArgument, "--synthetic-rows and --synthetic-acceptance belong to --shape");
+  }
   if (options.engine.model().empty()) throw Error(ErrorCode::kInvalidArgument, "give --model DIR or --shape SHAPE");
   if (options.max_tokens < 2) throw Error(ErrorCode::kInvalidArgument, "--max-tokens: decoding begins with the second");
   const EngineConfig config = fitting_config(options);
@@ -140,7 +148,14 @@ Command add_bench(CLI::App& program) {
       "--shape", options->shape,
       "Instead of --model: decode with random weights of qwen2.5-7b, llama-3.1-8b, qwen3-8b or a config.json");
   add_number(*app, "--steps", options->steps, "With --shape: steps of each run")->capture_default_str();
-  app->add_option("--rate", options->rate, "With --shape: TB/s of the roofline; 0: the host's measured read rate")
+  app->add_option("--rate", options->rate, "With --shape: TB/s of the roofline; 0: on the CPU its measured read rate")
+      ->capture_default_str();
+  add_number(*app, "--synthetic-rows", options->synthetic_rows,
+             "With --shape: also speculative steps that verify this many drafted rows a sequence, with a SYNTHETIC "
+             "acceptance")
+      ->capture_default_str();
+  add_number(*app, "--synthetic-acceptance", options->synthetic_acceptance,
+             "Drafted rows accepted a sequence and step, in the mean: tau - 1")
       ->capture_default_str();
   app->add_flag("--json", options->json, "Print one object");
   options->engine.add_to(*app);
@@ -151,6 +166,7 @@ Examples:
   fastspec-cli bench --model DIR
   fastspec-cli bench --model DIR --drafter ngram --batch 1,8 --context 128,1024
   fastspec-cli bench --shape qwen2.5-7b --device cuda --batch 1,16 --context 1K,32K --rate 4.2
+  fastspec-cli bench --shape qwen2.5-7b --device cuda --context 32K --synthetic-rows 7 --synthetic-acceptance 2.5
   fastspec-cli bench --model DIR --drafter standalone:DRAFT_DIR --dtype bfloat16 --json)");
   return {app, [options] { return bench(*options); }};
 }

@@ -19,8 +19,9 @@ using Verbs = std::vector<std::pair<const char*, double>>;
 
 Verbs verbs(const EngineStats& stats) {
   const double steps = static_cast<double>(std::max<std::int64_t>(stats.steps, 1));
-  Verbs result = {{"plan", stats.plan_seconds},     {"budget", stats.budget_seconds}, {"verify", stats.verify_seconds},
-                  {"accept", stats.accept_seconds}, {"commit", stats.commit_seconds}, {"emit", stats.emit_seconds}};
+  Verbs result = {{"plan", stats.plan_seconds},     {"draft", stats.draft_seconds},   {"budget", stats.budget_seconds},
+                  {"verify", stats.verify_seconds}, {"accept", stats.accept_seconds}, {"commit", stats.commit_seconds},
+                  {"emit", stats.emit_seconds}};
   for (auto& [name, seconds] : result) seconds *= 1e3 / steps;
   return result;
 }
@@ -30,19 +31,38 @@ void print_heading(const EngineInfo& info, const ShapeBenchOptions& options) {
               options.config.shape.c_str(), info.architecture.c_str(), to_string(info.dtype), info.device.c_str(),
               format_bytes(static_cast<double>(info.weight_bytes)).c_str(),
               format_bytes(static_cast<double>(info.kv_cache_bytes)).c_str());
-  std::printf("plain greedy decoding, median of %d runs of %d steps; roofline: weights and K/V read once at %s/s\n",
-              options.repetitions, options.steps, format_bytes(options.bytes_per_second).c_str());
+  std::printf("greedy decoding, median of %d runs of %d steps; ", options.repetitions, options.steps);
+  if (options.bytes_per_second > 0) {
+    std::printf("roofline: weights and K/V read once at %s/s\n", format_bytes(options.bytes_per_second).c_str());
+  } else {
+    std::printf("no roofline: the rate of this device is not measured here, give --rate\n");
+  }
+  if (options.config.synthetic_rows > 0) {
+    std::printf(
+        "SYNTHETIC acceptance: a chain of %d tokens a sequence, %.3g of them accepted a step (tau %.3g) by fiat; "
+        "no drafter runs\n",
+        options.config.synthetic_rows, options.config.synthetic_acceptance, 1 + options.config.synthetic_acceptance);
+  }
 }
 
 void print_point(const ShapePoint& point, double rate) {
   const double median = point.median_milliseconds();
-  const double roofline = point.roofline_milliseconds(rate);
-  std::printf("\nbatch %d, context %d: %.3f ms/step (%.3f to %.3f), %.1f tokens/s\n", point.batch, point.context,
-              median, *std::min_element(point.milliseconds.begin(), point.milliseconds.end()),
-              *std::max_element(point.milliseconds.begin(), point.milliseconds.end()), 1e3 * point.batch / median);
-  std::printf("  reads %s (weights %s, K/V %s), roofline %.3f ms: %.1f %%\n",
-              format_bytes(point.weight_bytes + point.kv_bytes).c_str(), format_bytes(point.weight_bytes).c_str(),
-              format_bytes(point.kv_bytes).c_str(), roofline, 100 * roofline / median);
+  if (point.synthetic_rows == 0) {
+    std::printf("\nbatch %d, context %d", point.batch, point.context);
+  } else {
+    std::printf("  SYNTHETIC speculation, %d rows a sequence, tau %.3f", 1 + point.synthetic_rows,
+                point.stats.acceptance_length());
+  }
+  std::printf(": %.3f ms/step (%.3f to %.3f), %.1f tokens/s\n", median,
+              *std::min_element(point.milliseconds.begin(), point.milliseconds.end()),
+              *std::max_element(point.milliseconds.begin(), point.milliseconds.end()), point.tokens_per_second());
+  std::printf("  reads %s (weights %s, K/V %s)", format_bytes(point.weight_bytes + point.kv_bytes).c_str(),
+              format_bytes(point.weight_bytes).c_str(), format_bytes(point.kv_bytes).c_str());
+  if (rate > 0) {
+    const double roofline = point.roofline_milliseconds(rate);
+    std::printf(", roofline %.3f ms: %.1f %%", roofline, 100 * roofline / median);
+  }
+  std::printf("\n");
   std::printf("  ms/step:");
   for (const auto& [name, milliseconds] : verbs(point.stats)) std::printf("  %s %.3f", name, milliseconds);
   std::printf("\n");
@@ -57,14 +77,19 @@ void print_point(const ShapePoint& point, double rate) {
 nlohmann::ordered_json point_json(const ShapePoint& point, double rate) {
   nlohmann::ordered_json by_verb;
   for (const auto& [name, milliseconds] : verbs(point.stats)) by_verb[name] = milliseconds;
+  nlohmann::ordered_json roofline;  // null where the rate is not known
+  if (rate > 0) roofline = point.roofline_milliseconds(rate);
   return {{"batch", point.batch},
           {"context", point.context},
+          {"synthetic_rows", point.synthetic_rows},
           {"ms_per_step", point.median_milliseconds()},
           {"ms_per_step_runs", point.milliseconds},
+          {"tokens_per_second", point.tokens_per_second()},
+          {"acceptance_length", point.stats.acceptance_length()},
           {"ms_per_step_by_verb", by_verb},
           {"weight_bytes", point.weight_bytes},
           {"kv_bytes", point.kv_bytes},
-          {"roofline_ms", point.roofline_milliseconds(rate)},
+          {"roofline_ms", roofline},
           {"host_gap_ms", point.host_gap_milliseconds()},
           {"graph_replays", point.stats.graph_replays},
           {"graph_captures", point.stats.graph_captures},
@@ -90,27 +115,39 @@ std::vector<int> parse_lengths(const std::string& option, const std::vector<std:
 }
 
 int run_shape_bench(ShapeBenchOptions options) {
-  const int growth = ShapeBenchmark::kWarmUpSteps + options.steps * options.repetitions + 1;
+  const int growth = options.config.growth(options.steps, options.repetitions);
   const int batch = *std::max_element(options.batches.begin(), options.batches.end());
   const int length = *std::max_element(options.contexts.begin(), options.contexts.end()) + growth;
   options.config.max_batch = batch;
   options.config.max_length = length;
   options.config.max_num_slots = std::int64_t{batch} * length;
-  if (options.bytes_per_second <= 0) options.bytes_per_second = measure_read_bandwidth(options.config.num_threads);
+  if (options.bytes_per_second <= 0 && options.config.device.starts_with("cpu")) {
+    options.bytes_per_second = measure_read_bandwidth(options.config.num_threads);
+  }
   ShapeBenchmark benchmark(options.config);
   if (!options.json) print_heading(benchmark.info(), options);
   nlohmann::ordered_json report = {{"shape", options.config.shape},
                                    {"engine", to_json(benchmark.info())},
                                    {"steps", options.steps},
                                    {"repetitions", options.repetitions},
+                                   {"synthetic_acceptance", options.config.synthetic_acceptance},
                                    {"roofline_bytes_per_second", options.bytes_per_second},
                                    {"points", nlohmann::ordered_json::array()}};
+  const auto measure = [&](int sequences, int context, bool speculative) {
+    if (interrupted()) throw Interrupted();
+    const ShapePoint point = benchmark.measure(sequences, context, options.steps, options.repetitions, speculative);
+    report["points"].push_back(point_json(point, options.bytes_per_second));
+    if (!options.json) print_point(point, options.bytes_per_second);
+    return point.tokens_per_second();
+  };
   for (const int sequences : options.batches) {
     for (const int context : options.contexts) {
-      if (interrupted()) throw Interrupted();
-      const ShapePoint point = benchmark.measure(sequences, context, options.steps, options.repetitions);
-      report["points"].push_back(point_json(point, options.bytes_per_second));
-      if (!options.json) print_point(point, options.bytes_per_second);
+      const double plain = measure(sequences, context, false);
+      if (options.config.synthetic_rows > 0) {
+        const double ratio = measure(sequences, context, true) / plain;
+        report["points"].back()["over_plain"] = ratio;
+        if (!options.json) std::printf("  %.3f x the tokens/s of plain decoding\n", ratio);
+      }
       std::fflush(stdout);
     }
   }

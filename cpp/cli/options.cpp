@@ -8,6 +8,7 @@
 #include <iterator>
 
 #include "cli/command.h"
+#include "cli/load_bar.h"
 
 namespace fastspec::cli {
 namespace {
@@ -58,7 +59,7 @@ void EngineOptions::add_to(CLI::App& app) {
   app.add_option("--dtype", dtype_, "float32, bfloat16, float16, or auto: the checkpoint's")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--device", config_.device, "cpu, or cpu:reference: slow, results independent of the batch")
+  app.add_option("--device", config_.device, "cpu, cuda:N, or cpu:reference: slow, results independent of the batch")
       ->capture_default_str()
       ->group(group);
   add_number(app, "--max-model-len", config_.max_model_len, "Tokens of one sequence; 0: the model's limit")
@@ -71,6 +72,9 @@ void EngineOptions::add_to(CLI::App& app) {
       ->capture_default_str()
       ->group(group);
   add_number(app, "--page-size", config_.page_size, "KV slots a page, a power of two")
+      ->capture_default_str()
+      ->group(group);
+  add_number(app, "--gpu-memory-utilization", config_.gpu_memory_utilization, "Share of the GPU's memory, 0 to 1")
       ->capture_default_str()
       ->group(group);
   add_number(app, "--kv-cache-bytes", config_.kv_cache_bytes, "Bytes of the KV cache; 0: what --max-num-seqs need")
@@ -106,16 +110,11 @@ EngineConfig EngineOptions::config() const {
 }
 
 std::unique_ptr<Engine> EngineOptions::load(const EngineConfig& config) const {
-  const bool terminal = isatty(STDERR_FILENO) != 0;
-  bool shown = false;
-  auto engine = Engine::create(config, [&](std::size_t done, std::size_t total) {
+  LoadBar bar;
+  return Engine::create(config, [&](std::size_t done, std::size_t total) {
     if (interrupted()) throw Interrupted();
-    if (!terminal || total == 0) return;
-    shown = true;
-    std::fprintf(stderr, "\rloading %3.0f %%", 100.0 * static_cast<double>(done) / static_cast<double>(total));
+    bar.show(done, total);
   });
-  if (shown) std::fprintf(stderr, "\r             \r");
-  return engine;
 }
 
 void SamplingOptions::add_to(CLI::App& app) {

@@ -49,12 +49,20 @@ Json to_json(const EngineInfo& info) {
           {"draft_weight_bytes", info.draft_weight_bytes},
           {"kv_bytes_per_token", info.kv_bytes_per_token},
           {"kv_cache_bytes", info.kv_cache_bytes},
+          {"draft_kv_cache_bytes", info.draft_kv_cache_bytes},
+          {"scratch_bytes", info.scratch_bytes},
+          {"activation_bytes", info.activation_bytes},
+          {"workspace_bytes", info.workspace_bytes},
+          {"graph_bytes", info.graph_bytes},
+          {"device_bytes", info.device_bytes},
+          {"memory_limit_bytes", info.memory_limit_bytes},
           {"num_pages", info.num_pages},
           {"page_size", info.page_size},
           {"max_model_len", info.max_model_len},
           {"vocab_size", info.vocab_size},
           {"eos_token_ids", info.eos_token_ids},
-          {"drafter", info.drafter}};
+          {"drafter", info.drafter},
+          {"prompt_attention", info.prompt_attention}};
 }
 
 std::string dump(const Json& value) {

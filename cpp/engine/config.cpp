@@ -31,6 +31,8 @@ T get(const nlohmann::json& value, const std::string& option) {
       const bool fits = value.is_number_unsigned() ? std::in_range<T>(value.get<std::uint64_t>())
                                                    : std::in_range<T>(value.get<std::int64_t>());
       if (!fits) throw std::out_of_range("would wrap");
+    } else if constexpr (std::is_floating_point_v<T>) {
+      if (!value.is_number()) throw std::invalid_argument("not a number");
     }
     return value.get<T>();
   } catch (const std::out_of_range&) {
@@ -73,6 +75,10 @@ void EngineConfig::validate() const {
   check_range("max_num_seqs", max_num_seqs, 1, 4096);
   check_range("max_batch_rows", max_batch_rows, 1, 1 << 16);
   check_range("page_size", page_size, 1, 1024);
+  if (!(gpu_memory_utilization > 0 && gpu_memory_utilization <= 1)) {
+    fail(ErrorCode::kInvalidArgument, "gpu_memory_utilization is ", gpu_memory_utilization,
+         ", expected more than 0 and at most 1");
+  }
   check_range("kv_cache_bytes", kv_cache_bytes, 0, std::numeric_limits<std::int64_t>::max());
   check_range("num_threads", num_threads, 0, 1024);
   if (!std::has_single_bit(static_cast<unsigned>(page_size))) {
@@ -106,6 +112,7 @@ std::string EngineConfig::to_json() const {
   json["max_num_seqs"] = max_num_seqs;
   json["max_batch_rows"] = max_batch_rows;
   json["page_size"] = page_size;
+  json["gpu_memory_utilization"] = gpu_memory_utilization;
   json["kv_cache_bytes"] = kv_cache_bytes;
   json["num_threads"] = num_threads;
   json["speculation"] = {{"drafter", speculation.drafter.to_string()},
@@ -152,6 +159,8 @@ EngineConfig EngineConfig::from_json(const std::string& text) {
       {"max_num_seqs", integer(config.max_num_seqs)},
       {"max_batch_rows", integer(config.max_batch_rows)},
       {"page_size", integer(config.page_size)},
+      {"gpu_memory_utilization",
+       [&](const auto& v, const auto& o) { config.gpu_memory_utilization = get<double>(v, o); }},
       {"kv_cache_bytes", [&](const auto& v, const auto& o) { config.kv_cache_bytes = get<std::int64_t>(v, o); }},
       {"num_threads", integer(config.num_threads)},
       {"speculation", [&](const auto& v, const auto& o) {

@@ -1,4 +1,4 @@
-// Loading, submission, stepping.
+// Loading, submission, stepping. How memory is divided and what is built in it: engine_build.cpp.
 #include "engine/engine_core.h"
 
 #include <unistd.h>
@@ -74,91 +74,6 @@ EngineCore::EngineCore(const EngineConfig& config, EngineParts parts)
 }
 
 EngineCore::~EngineCore() = default;
-
-void EngineCore::plan_memory_and_build() {
-  const int model_limit = parts_.model.max_position_embeddings;
-  if (config_.max_model_len > model_limit) {
-    fail(ErrorCode::kInvalidArgument, "max_model_len is ", config_.max_model_len, ", the model was made for ",
-         model_limit, " positions");
-  }
-  if (config_.max_model_len == 0) config_.max_model_len = model_limit;
-
-  const bool drafts = config_.speculation.enabled() || parts_.drafter != nullptr;
-  const int max_nodes =
-      parts_.drafter != nullptr ? parts_.drafter->shape().max_nodes : config_.speculation.max_draft_tokens;
-  const int max_draft_rows = drafts ? config_.max_num_seqs * max_nodes : 0;
-  const int max_logit_rows = std::min(config_.max_batch_rows, config_.max_num_seqs + max_draft_rows);
-  target_ = std::make_unique<Transformer>(parts_.model, std::move(parts_.weights), parts_.backend,
-                                          config_.max_batch_rows, max_logit_rows);
-
-  std::size_t kv_bytes_per_token = target_->kv_shape(parts_.dtype).bytes_per_token();
-  if (parts_.draft_model) {
-    const ModelConfig& draft = parts_.draft_model->config;
-    const KvShape shape{draft.num_layers, draft.num_kv_heads, draft.head_dim, parts_.dtype};
-    kv_bytes_per_token += shape.bytes_per_token();
-    if (draft.max_position_embeddings < config_.max_model_len) {
-      log(LogLevel::kWarning, "the draft model was made for ", draft.max_position_embeddings,
-          " positions, sequences may reach ", config_.max_model_len, ": drafts beyond are rarely accepted");
-    }
-  }
-  // One slot takes the K/V of the rows that fill recorded passes up.
-  const int num_padding_slots = parts_.backend.device->has_graphs() ? 1 : 0;
-  const MemoryPlan plan = plan_memory({.kv_bytes_per_token = kv_bytes_per_token,
-                                       .page_size = config_.page_size,
-                                       .max_model_len = config_.max_model_len,
-                                       .max_num_seqs = config_.max_num_seqs,
-                                       .num_scratch_slots = max_draft_rows + num_padding_slots,
-                                       .kv_cache_bytes = static_cast<std::size_t>(config_.kv_cache_bytes),
-                                       .available_bytes = parts_.backend.device->available_bytes()});
-  const int all_pages = plan.num_pages + plan.num_scratch_pages;
-  if (plan.num_pages < (config_.max_model_len + config_.page_size - 1) / config_.page_size) {
-    log(LogLevel::kInfo, "the KV cache holds ", plan.num_pages * config_.page_size,
-        " tokens: max_model_len is lowered from ", config_.max_model_len);
-    config_.max_model_len = plan.num_pages * config_.page_size;
-  }
-  target_kv_ =
-      std::make_unique<KvPool>(*parts_.backend.device, target_->kv_shape(parts_.dtype), all_pages, config_.page_size);
-  kv_ = std::make_unique<PagedKvCache>(plan.num_pages, plan.num_scratch_pages, config_.page_size);
-
-  const PassLimits pass_limits{
-      .max_rows = config_.max_batch_rows,
-      .max_sequences = config_.max_num_seqs,
-      .max_list_entries = std::int64_t{config_.max_num_seqs} * kv_->pages_for(config_.max_model_len)};
-  fill_info(plan, kv_bytes_per_token);
-  if (parts_.drafter == nullptr) {
-    parts_.drafter = make_drafter(config_.speculation, std::move(parts_.draft_model), parts_.backend, parts_.dtype,
-                                  {.pass = pass_limits,
-                                   .vocab_size = parts_.model.vocab_size,
-                                   .num_pages = all_pages,
-                                   .page_size = config_.page_size});
-  }
-  info_.drafter = parts_.drafter == nullptr ? "none" : parts_.drafter->name();
-
-  SchedulerLimits limits{.max_num_seqs = config_.max_num_seqs, .max_batch_rows = config_.max_batch_rows};
-  if (parts_.drafter != nullptr) {
-    limits.max_tree_nodes = parts_.drafter->shape().max_nodes;
-    limits.max_tree_depth = parts_.drafter->shape().max_depth;
-  }
-  scheduler_ = std::make_unique<Scheduler>(limits, *kv_);
-  runner_ = std::make_unique<StepRunner>(parts_.backend, *target_, *target_kv_, *kv_, *scheduler_, parts_.drafter.get(),
-                                         pass_limits);
-}
-
-void EngineCore::fill_info(const MemoryPlan& plan, std::size_t kv_bytes_per_token) {
-  info_.architecture = parts_.model.architecture;
-  info_.device = config_.device;
-  info_.dtype = parts_.dtype;
-  info_.weight_bytes = target_->weights().bytes();
-  info_.num_parameters = static_cast<std::int64_t>(info_.weight_bytes / size_of(parts_.dtype));
-  info_.draft_weight_bytes = parts_.draft_model ? parts_.draft_model->weights.bytes() : 0;
-  info_.kv_bytes_per_token = kv_bytes_per_token;
-  info_.kv_cache_bytes = plan.bytes;
-  info_.num_pages = plan.num_pages;
-  info_.page_size = config_.page_size;
-  info_.max_model_len = config_.max_model_len;
-  info_.vocab_size = parts_.model.vocab_size;
-  info_.eos_token_ids = parts_.model.eos_token_ids;
-}
 
 std::vector<TokenId> EngineCore::prompt_tokens(const Request& request) const {
   if (!request.prompt_token_ids.empty()) {

@@ -68,8 +68,21 @@ class EngineCore {
   void check_invariants() const;
 
  private:
+  /// How many rows passes may have.
+  struct RowLimits {
+    int draft_rows = 0;  // of one step
+    int logit_rows = 0;
+    PassLimits pass;
+  };
   void plan_memory_and_build();
-  void fill_info(const MemoryPlan& plan, std::size_t kv_bytes_per_token);
+  RowLimits row_limits() const;
+  KvShape kv_shape(const ModelConfig& model) const {
+    return {model.num_layers, model.num_kv_heads, model.head_dim, parts_.dtype};
+  }
+  WorkspaceLimits workspace_limits(const ModelConfig& model) const;
+  MemoryRequest memory_request(const RowLimits& rows) const;
+  void build(const RowLimits& rows, const MemoryPlan& plan);
+  void fill_info(const MemoryRequest& request, const MemoryPlan& plan);
   std::shared_ptr<RequestState> make_request_state(const Request& request) const;
   std::vector<TokenId> prompt_tokens(const Request& request) const;
   void check_request(const RequestState& state, const Request& request) const;

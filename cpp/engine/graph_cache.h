@@ -25,8 +25,10 @@ class GraphCache {
  public:
   enum class Outcome { kEager, kCaptured, kReplayed };
 
+  static constexpr std::size_t kDefaultLimit = 96;
+
   /// @param limit graphs kept; the one that was used least recently goes.
-  explicit GraphCache(Device& device, std::size_t limit = 96) : device_(device), limit_(limit) {}
+  explicit GraphCache(Device& device, std::size_t limit = kDefaultLimit) : device_(device), limit_(limit) {}
 
   /// Issues `work`, or its recording. `work` may be run later than this call returns only by a replay of the same key,
   /// so what it reads must stay where it is until clear().

@@ -2,22 +2,41 @@
 #include <fastspec/shape_benchmark.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/check.h"
 #include "engine/engine_core.h"
+#include "engine/synthetic_drafter.h"
 #include "model/random_weights.h"
 #include "model/shapes.h"
 
 namespace fastspec {
 namespace {
 
+constexpr int kMaxSyntheticRows = 255;
+
+/// Zeros in place of the final norm: every logit is 0, and of equals the lowest token is drawn. What follows reads and
+/// computes as much as before.
+void make_draws_known(Weights& weights, Device& device) {
+  const std::vector<float> zeros(static_cast<std::size_t>(weights.final_norm.size), 0.0f);
+  const std::size_t bytes = zeros.size() * sizeof(float);
+  const Buffer& buffer = weights.buffers.emplace_back(device.allocate(bytes, "the final norm"));
+  device.copy_to_device(buffer.data(), zeros.data(), bytes);
+  weights.final_norm.data = buffer.as<const float>();
+}
+
 std::unique_ptr<EngineCore> make_core(const ShapeBenchmarkConfig& config) {
+  config.validate();
   EngineParts parts;
   parts.model = shape_config(config.shape);
   parts.dtype = config.dtype;
   parts.backend = make_backend(config.device, config.dtype, config.num_threads);
   parts.weights = random_weights(parts.model, config.dtype, *parts.backend.device);
+  if (config.synthetic_rows > 0) {
+    make_draws_known(parts.weights, *parts.backend.device);
+    parts.drafter = std::make_unique<SyntheticDrafter>(config.synthetic_rows, config.synthetic_acceptance);
+  }
 
   constexpr int kUsualRows = 512;
   const KvShape kv{parts.model.num_layers, parts.model.num_kv_heads, parts.model.head_dim, config.dtype};
@@ -27,11 +46,12 @@ std::unique_ptr<EngineCore> make_core(const ShapeBenchmarkConfig& config) {
   engine.dtype = config.dtype;
   engine.max_model_len = config.max_length;
   engine.max_num_seqs = config.max_batch;
-  engine.max_batch_rows = std::max(kUsualRows, config.max_batch);
+  engine.max_batch_rows = std::max(kUsualRows, config.max_batch * (1 + config.synthetic_rows));
   engine.page_size = config.page_size;
   engine.num_threads = config.num_threads;
-  // A page that is not full for every sequence, and one for padding.
-  const std::int64_t slots = config.max_num_slots + std::int64_t{config.max_batch + 1} * config.page_size;
+  // A page that is not full for every sequence, one for padding, one that scratch does not fill.
+  const std::int64_t slots = config.max_num_slots + std::int64_t{config.max_batch} * config.synthetic_rows +
+                             std::int64_t{config.max_batch + 2} * config.page_size;
   engine.kv_cache_bytes = slots * static_cast<std::int64_t>(kv.bytes_per_token());
   return std::make_unique<EngineCore>(engine, std::move(parts));
 }
@@ -46,10 +66,32 @@ double read_weight_bytes(const Transformer& model) {
 
 }  // namespace
 
+void ShapeBenchmarkConfig::validate() const {
+  if (synthetic_rows < 0 || synthetic_rows > kMaxSyntheticRows) {
+    fail(ErrorCode::kInvalidArgument, "synthetic_rows is ", synthetic_rows, ", expected 0 to ", kMaxSyntheticRows);
+  }
+  if (!(synthetic_acceptance >= 0 && synthetic_acceptance <= synthetic_rows)) {
+    fail(ErrorCode::kInvalidArgument, "synthetic_acceptance is ", synthetic_acceptance, ", with ", synthetic_rows,
+         " synthetic rows it lies in 0 to ", synthetic_rows);
+  }
+}
+
+int ShapeBenchmarkConfig::growth(int steps, int repetitions) const {
+  const int all_steps = ShapeBenchmark::kWarmUpSteps + steps * repetitions;
+  // The last step too has room for everything that it proposes.
+  return all_steps * (1 + static_cast<int>(std::ceil(synthetic_acceptance))) + synthetic_rows + 1;
+}
+
 double ShapePoint::median_milliseconds() const {
   std::vector<double> sorted = milliseconds;
   std::sort(sorted.begin(), sorted.end());
   return sorted.empty() ? 0 : sorted[sorted.size() / 2];
+}
+
+double ShapePoint::tokens_per_second() const {
+  if (stats.steps == 0) return 0;
+  const double tokens_per_step = static_cast<double>(stats.generated_tokens) / static_cast<double>(stats.steps);
+  return 1e3 * tokens_per_step / median_milliseconds();
 }
 
 double ShapePoint::roofline_milliseconds(double bytes_per_second) const {
@@ -61,54 +103,70 @@ double ShapePoint::host_gap_milliseconds() const {
   return 1e3 * (stats.step_seconds - stats.accept_seconds) / static_cast<double>(stats.steps);
 }
 
-ShapeBenchmark::ShapeBenchmark(const ShapeBenchmarkConfig& config) : core_(make_core(config)) {}
+ShapeBenchmark::ShapeBenchmark(const ShapeBenchmarkConfig& config) : config_(config), core_(make_core(config)) {}
 ShapeBenchmark::~ShapeBenchmark() = default;
 
 const EngineInfo& ShapeBenchmark::info() const {
   return core_->info();
 }
 
-ShapePoint ShapeBenchmark::measure(int batch, int context, int steps, int repetitions) {
-  const int decoded = kWarmUpSteps + steps * repetitions;
-  if (context < 2 || context + decoded > core_->config().max_model_len) {
-    fail(ErrorCode::kInvalidArgument, "context ", context, " and ", decoded, " decoded tokens: a sequence has 2 to ",
-         core_->config().max_model_len, " tokens");
+ShapePoint ShapeBenchmark::measure(int batch, int context, int steps, int repetitions, bool speculative) {
+  const int growth = config_.growth(steps, repetitions);
+  if (context < 2 || context + growth > core_->config().max_model_len) {
+    fail(ErrorCode::kInvalidArgument, "context ", context, " and up to ", growth,
+         " decoded tokens: a sequence has 2 to ", core_->config().max_model_len, " tokens");
+  }
+  if (speculative && config_.synthetic_rows == 0) {
+    fail(ErrorCode::kInvalidArgument, "a speculative measurement needs synthetic_rows");
   }
   Request request;
   request.sampling.temperature = 0;
-  request.sampling.max_tokens = decoded + 1;
+  request.sampling.max_tokens = growth;
   request.sampling.ignore_eos = true;
+  request.speculation.enabled = speculative;
   std::vector<RequestId> ids;
   for (int i = 0; i < batch; ++i) {
     request.prompt_token_ids.assign(static_cast<std::size_t>(context), 7 + i);
     ids.push_back(core_->submit(request));
   }
   core_->start_on_noise();
+  core_->reset_stats();
   for (int i = 0; i < kWarmUpSteps; ++i) core_->step();
+  const double warmed = context + static_cast<double>(core_->stats().generated_tokens) / batch;
   core_->reset_stats();
 
-  ShapePoint point{.batch = batch, .context = context + kWarmUpSteps};
-  for (int run = 0; run < repetitions; ++run) {
-    const Clock::time_point start = Clock::now();
-    for (int i = 0; i < steps; ++i) {
-      const StepReport report = core_->step();
-      FS_CHECK(report.num_sequences == batch && report.num_rows == batch, "a step of ", report.num_rows, " rows of ",
-               report.num_sequences, " sequences");
-      for (const Output& output : report.outputs) {
-        if (!output.finished()) continue;
-        fail(ErrorCode::kInternal, "a sequence ended early: ", to_string(output.finish_reason), " ", output.error);
-      }
-    }
-    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    point.milliseconds.push_back(1e3 * seconds / steps);
-  }
+  ShapePoint point{
+      .batch = batch, .context = static_cast<int>(warmed), .synthetic_rows = speculative ? config_.synthetic_rows : 0};
+  for (int run = 0; run < repetitions; ++run) point.milliseconds.push_back(run_steps(steps, point));
   point.stats = core_->stats();
+  if (speculative) {
+    const double wanted = config_.synthetic_acceptance * static_cast<double>(point.stats.decoding_passes);
+    const double off = static_cast<double>(point.stats.accepted_tokens) - wanted;
+    FS_CHECK(std::abs(off) <= batch, "of the synthetic drafts ", point.stats.accepted_tokens, " were accepted, not ",
+             wanted);
+  }
   point.weight_bytes = read_weight_bytes(core_->target());
-  const double mean_length = point.context + (steps * repetitions - 1) / 2.0;
+  const double tokens = static_cast<double>(point.stats.generated_tokens) / batch;
+  const double mean_length = warmed + (tokens - tokens / (steps * repetitions)) / 2;
   point.kv_bytes = batch * mean_length * static_cast<double>(core_->info().kv_bytes_per_token);
   for (const RequestId id : ids) core_->cancel(id);
   while (core_->has_work()) core_->step();
   return point;
+}
+
+double ShapeBenchmark::run_steps(int steps, const ShapePoint& point) {
+  const int num_rows = point.batch * (1 + point.synthetic_rows);
+  const Clock::time_point start = Clock::now();
+  for (int i = 0; i < steps; ++i) {
+    const StepReport report = core_->step();
+    FS_CHECK(report.num_sequences == point.batch && report.num_rows == num_rows, "a step of ", report.num_rows,
+             " rows of ", report.num_sequences, " sequences");
+    for (const Output& output : report.outputs) {
+      if (!output.finished()) continue;
+      fail(ErrorCode::kInternal, "a sequence ended early: ", to_string(output.finish_reason), " ", output.error);
+    }
+  }
+  return 1e3 * std::chrono::duration<double>(Clock::now() - start).count() / steps;
 }
 
 }  // namespace fastspec

@@ -43,21 +43,45 @@ std::string EngineStats::to_string() const {
   return text.str();
 }
 
-std::string EngineInfo::to_string() const {
+std::string EngineInfo::memory_text() const {
   constexpr double kMiB = 1024.0 * 1024.0;
+  std::ostringstream text;
+  text << std::fixed << std::setprecision(1);
+  const auto line = [&](const char* name, std::size_t bytes, const std::string& note = "") {
+    text << "  " << std::left << std::setw(13) << name << std::right << std::setw(10)
+         << static_cast<double>(bytes) / kMiB << " MiB" << note << "\n";
+  };
+  line("weights", weight_bytes);
+  if (draft_weight_bytes > 0) line("draft weights", draft_weight_bytes);
+  line("KV cache", kv_cache_bytes - draft_kv_cache_bytes);
+  if (draft_kv_cache_bytes > 0) line("draft KV", draft_kv_cache_bytes);
+  if (scratch_bytes > 0) line("  scratch", scratch_bytes, " of the two, for drafted rows");
+  line("activations", activation_bytes);
+  if (device_bytes == 0) return text.str();
+  line("workspaces", workspace_bytes);
+  line("graphs", graph_bytes, " at most, an estimate");
+  const std::size_t sum =
+      weight_bytes + draft_weight_bytes + kv_cache_bytes + activation_bytes + workspace_bytes + graph_bytes;
+  std::ostringstream limit;
+  limit << std::fixed << std::setprecision(1) << " of " << static_cast<double>(memory_limit_bytes) / kMiB
+        << " MiB that the engine may take, device " << static_cast<double>(device_bytes) / kMiB << " MiB";
+  line("sum", sum, limit.str());
+  return text.str();
+}
+
+std::string EngineInfo::to_string() const {
   std::ostringstream text;
   text << std::fixed << std::setprecision(1);
   text << "architecture   " << architecture << "\n"
        << "device         " << device << ", " << fastspec::to_string(dtype) << "\n"
-       << "parameters     " << static_cast<double>(num_parameters) / 1e6 << " M, "
-       << static_cast<double>(weight_bytes) / kMiB << " MiB\n"
+       << "parameters     " << static_cast<double>(num_parameters) / 1e6 << " M\n"
        << "vocabulary     " << vocab_size << "\n"
-       << "drafter        " << drafter;
-  if (draft_weight_bytes > 0) text << ", " << static_cast<double>(draft_weight_bytes) / kMiB << " MiB";
-  text << "\n"
+       << "drafter        " << drafter << "\n"
        << "max_model_len  " << max_model_len << " tokens\n"
        << "KV cache       " << kv_bytes_per_token << " bytes a token, " << num_pages << " pages of " << page_size
-       << " tokens, " << static_cast<double>(kv_cache_bytes) / kMiB << " MiB\n";
+       << " tokens\n"
+       << (device_bytes > 0 ? "prompts        " + prompt_attention + "\n" : "") << "memory\n"
+       << memory_text();
   return text.str();
 }
 

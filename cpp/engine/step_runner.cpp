@@ -153,6 +153,7 @@ void StepRunner::verify(InFlight& step) {
   Pass pass = buffers_.upload(batch_);
   if (key) {
     pass.max_rows_per_sequence = key->max_rows_per_sequence;
+    pass.host = {};
     forward_recorded(pass, *key);
   } else {
     target_.forward(pass, target_kv_);

@@ -231,12 +231,8 @@ void add_eos_token_ids(const JsonView& config, int vocab_size, std::vector<Token
   }
 }
 
-}  // namespace
-
-ModelConfig load_model_config(const std::filesystem::path& directory) {
-  const std::filesystem::path path = directory / "config.json";
-  const Json document = parse_json_file(path, kConfigLimits);
-  const JsonView config(document, path.string());
+ModelConfig read_model_config(const Json& document, const std::string& name) {
+  const JsonView config(document, name);
   const Family& family = read_family(config);
   refuse_unsupported(config);
 
@@ -262,6 +258,18 @@ ModelConfig load_model_config(const std::filesystem::path& directory) {
   model.checkpoint_dtype = read_dtype(config);
 
   add_eos_token_ids(config, model.vocab_size, model.eos_token_ids);
+  return model;
+}
+
+}  // namespace
+
+ModelConfig parse_model_config(std::string_view text, const std::string& name) {
+  return read_model_config(parse_json(text, name, kConfigLimits), name);
+}
+
+ModelConfig load_model_config(const std::filesystem::path& directory) {
+  const std::filesystem::path path = directory / "config.json";
+  ModelConfig model = read_model_config(parse_json_file(path, kConfigLimits), path.string());
   const std::filesystem::path generation_path = directory / "generation_config.json";
   if (std::error_code status; std::filesystem::exists(generation_path, status)) {
     const Json generation = parse_json_file(generation_path, kConfigLimits);

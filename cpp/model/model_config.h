@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/types.h"
@@ -61,6 +62,9 @@ struct ModelConfig {
 /// @throws Error naming the file and field: kNotFound, kInvalidFile (missing, mistyped, out of range, contradictory),
 ///         kUnsupported (an architecture, RoPE type, activation or feature that this build does not compute).
 ModelConfig load_model_config(const std::filesystem::path& directory);
+
+/// The same of a config.json's text alone. `name` starts error messages.
+ModelConfig parse_model_config(std::string_view text, const std::string& name);
 
 /// Inverse frequencies of the rotary embedding, [head_dim / 2], in double, context scaling applied.
 std::vector<double> rope_inverse_frequencies(const RopeConfig& rope, int head_dim);

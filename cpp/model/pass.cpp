@@ -9,7 +9,7 @@
 
 namespace fastspec {
 
-PassBuffers::PassBuffers(Device& device, const PassLimits& limits) : device_(device), limits_(limits) {
+PassBuffers::Offsets PassBuffers::lay_out(const PassLimits& limits) {
   const auto rows = static_cast<std::size_t>(limits.max_rows);
   const auto sequences = static_cast<std::size_t>(limits.max_sequences);
   const std::array<std::size_t, kNumArrays> bytes = {
@@ -19,9 +19,19 @@ PassBuffers::PassBuffers(Device& device, const PassLimits& limits) : device_(dev
       rows * sizeof(std::int32_t), sequences * sizeof(KvList),
   };
   constexpr std::size_t kAlignment = 64;
+  Offsets offsets{};
   for (int array = 0; array < kNumArrays; ++array) {
-    offsets_[array + 1] = (offsets_[array] + bytes[array] + kAlignment - 1) / kAlignment * kAlignment;
+    offsets[array + 1] = (offsets[array] + bytes[array] + kAlignment - 1) / kAlignment * kAlignment;
   }
+  return offsets;
+}
+
+std::size_t PassBuffers::device_bytes(const PassLimits& limits) {
+  return lay_out(limits).back() + static_cast<std::size_t>(limits.max_list_entries) * sizeof(Slot);
+}
+
+PassBuffers::PassBuffers(Device& device, const PassLimits& limits)
+    : device_(device), limits_(limits), offsets_(lay_out(limits)) {
   host_ = device.allocate_host(offsets_.back(), "staging of pass arrays");
   device_memory_ = device.allocate(offsets_.back(), "pass arrays");
   constexpr std::int64_t kUsualEntries = 1 << 16;
@@ -66,6 +76,7 @@ Pass PassBuffers::upload(const RowBatch& batch) {
   pass.num_rows = batch.num_rows();
   pass.num_sequences = batch.num_sequences();
   pass.num_logit_rows = static_cast<int>(batch.logit_rows.size());
+  pass.host = {batch.row_offsets.data(), batch.kv.lists.data(), batch.masks.data()};
   pass.tokens = stage(0, batch.tokens);
   pass.positions = stage(1, batch.positions);
   pass.slots = stage(2, batch.slots);

@@ -17,6 +17,7 @@ struct Pass {
   int num_sequences = 0;
   int num_logit_rows = 0;
   int max_rows_per_sequence = 0;  // at least that of the largest sequence; 0 = unknown
+  HostSequences host;             // the batch's own arrays, while they live; null in a pass that is recorded
   const TokenId* tokens = nullptr;
   const std::int32_t* positions = nullptr;
   const Slot* slots = nullptr;
@@ -39,6 +40,8 @@ struct PassLimits {
 class PassBuffers {
  public:
   PassBuffers(Device& device, const PassLimits& limits);
+  /// Device memory that passes within the limits take at most.
+  static std::size_t device_bytes(const PassLimits& limits);
   /// @throws Error(kInternal) for a batch beyond the limits.
   Pass upload(const RowBatch& batch);
   /// Grows when an array moves: what holds the pointers of an earlier pass must let go of them.
@@ -46,6 +49,8 @@ class PassBuffers {
 
  private:
   static constexpr int kNumArrays = 8;
+  using Offsets = std::array<std::size_t, kNumArrays + 1>;
+  static Offsets lay_out(const PassLimits& limits);
   template <typename T>
   const T* stage(int array, const std::vector<T>& values);
 
@@ -54,8 +59,8 @@ class PassBuffers {
   const Slot* upload_entries(const std::vector<Slot>& entries);
   void reserve_entries(std::size_t count);
 
-  std::array<std::size_t, kNumArrays + 1> offsets_{};  // of each array, in bytes
-  std::size_t used_ = 0;                               // bytes of this upload
+  Offsets offsets_;       // of each array, in bytes
+  std::size_t used_ = 0;  // bytes of this upload
   Buffer host_, device_memory_;
   Buffer host_entries_, device_entries_;
   int generation_ = 0;

@@ -33,6 +33,14 @@ Transformer::Transformer(const ModelConfig& config, Weights weights, Backend& ba
   logits_ = device.allocate(std::size_t(max_logit_rows) * config.vocab_size * sizeof(float), "logits");
 }
 
+std::size_t Transformer::activation_bytes(const ModelConfig& config, std::size_t element_size, int max_rows,
+                                          int max_logit_rows) {
+  const std::size_t cols = 2 * std::size_t(config.hidden_size) + std::size_t(config.q_size()) * 3 +
+                           2 * std::size_t(config.kv_size()) + 3 * std::size_t(config.intermediate_size);
+  return std::size_t(max_rows) * cols * element_size + std::size_t(max_logit_rows) * config.vocab_size * sizeof(float) +
+         std::size_t(config.head_dim / 2) * sizeof(float);
+}
+
 Matrix Transformer::rows(const Buffer& buffer, int num_rows, int cols) const {
   return {buffer.data(), backend_.ops->activation_dtype(), num_rows, cols, cols};
 }
@@ -90,6 +98,7 @@ void Transformer::attention_block(int layer, const Pass& pass, const KvView& kv)
                  .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
                  .num_sequences = pass.num_sequences,
                  .max_rows_per_sequence = pass.max_rows_per_sequence,
+                 .host = pass.host,
                  .row_offsets = pass.row_offsets,
                  .lists = pass.lists,
                  .entries = pass.entries,

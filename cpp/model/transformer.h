@@ -2,6 +2,7 @@
 // owns weights and activations, no K/V and no sequence.
 #pragma once
 
+#include <cstddef>
 #include <vector>
 
 #include "backend/backend.h"
@@ -16,6 +17,10 @@ class Transformer {
  public:
   /// Activations for passes of up to `max_rows` rows with logits of up to `max_logit_rows` are allocated here, once.
   Transformer(const ModelConfig& config, Weights weights, Backend& backend, int max_rows, int max_logit_rows);
+
+  /// Device memory that the constructor takes; `element_size` of an activation.
+  static std::size_t activation_bytes(const ModelConfig& config, std::size_t element_size, int max_rows,
+                                      int max_logit_rows);
 
   /// Computes the pass: K and V of every row go to the row's slot of `kv`, the result is the logits of the rows that
   /// `pass.logit_rows` names, float32 [num_logit_rows, vocab_size], valid until the next pass.

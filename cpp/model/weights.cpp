@@ -267,7 +267,12 @@ Weights load_weights(const std::filesystem::path& directory, const ModelConfig& 
   const LoadPlan plan(checkpoint, config, weights);
   checkpoint.refuse_unexpected();
 
-  Loader loader(device, dtype, bytes_to_load(plan, dtype), progress);
+  const std::size_t bytes = bytes_to_load(plan, dtype);
+  if (device.total_bytes() > 0 && bytes > device.available_bytes()) {
+    fail(ErrorCode::kOutOfMemory, directory.string(), ": the weights take ", bytes, " bytes in ", to_string(dtype),
+         ", ", device.name(), " has ", device.available_bytes(), " of ", device.total_bytes(), " bytes available");
+  }
+  Loader loader(device, dtype, bytes, progress);
   for (const MatrixPlan& matrix : plan.matrices()) loader.load_matrix(matrix, weights);
   loader.load_vectors(plan.vectors(), weights);
   if (config.tie_word_embeddings) weights.lm_head = weights.embedding;

@@ -18,5 +18,7 @@ void bind_results(pybind11::module_& module);
 void bind_tokenizer(pybind11::module_& module);
 /// Engine.
 void bind_engine(pybind11::module_& module);
+/// ShapeBenchmarkConfig, ShapePoint, ShapeBenchmark, shape_json.
+void bind_shape_benchmark(pybind11::module_& module);
 
 }  // namespace fastspec::python

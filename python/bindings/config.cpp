@@ -44,13 +44,15 @@ void bind_config(py::module_& module) {
   Record<EngineConfig> config(module, "EngineConfig", R"(Options of an engine.
 
 model: a Hugging Face directory
-device: "cpu" or "cpu:reference"
+device: "cpu", "cpu:reference" or "cuda:N"
 dtype: "float32", "bfloat16", "float16", of weights and K/V; None = the checkpoint's
 max_model_len: tokens of one sequence; 0 = the model's limit
 max_num_seqs: sequences in one pass
 max_batch_rows: rows in one pass (prompt chunks, roots and drafted tokens together)
 page_size: KV slots a page, a power of two
-kv_cache_bytes: bytes of the KV pools; 0 = what max_num_seqs sequences need, at most a third of the free memory
+gpu_memory_utilization: share of a GPU's memory that the engine may take in all, more than 0 and at most 1
+kv_cache_bytes: bytes of the KV pools; 0 = what max_num_seqs sequences need, at most what gpu_memory_utilization leaves,
+    or on a CPU a third of the free memory
 num_threads: CPU threads; 0 = all cores
 speculation: SpeculationConfig)");
   config.field("model", &EngineConfig::model, "str")
@@ -68,6 +70,7 @@ speculation: SpeculationConfig)");
       .field("max_num_seqs", &EngineConfig::max_num_seqs, "int")
       .field("max_batch_rows", &EngineConfig::max_batch_rows, "int")
       .field("page_size", &EngineConfig::page_size, "int")
+      .field("gpu_memory_utilization", &EngineConfig::gpu_memory_utilization, "float")
       .field("kv_cache_bytes", &EngineConfig::kv_cache_bytes, "int")
       .field("num_threads", &EngineConfig::num_threads, "int")
       .field("speculation", &EngineConfig::speculation, "SpeculationConfig")

@@ -12,4 +12,5 @@ PYBIND11_MODULE(_fastspec, module) {
   fastspec::python::bind_request(module);
   fastspec::python::bind_results(module);
   fastspec::python::bind_engine(module);
+  fastspec::python::bind_shape_benchmark(module);
 }

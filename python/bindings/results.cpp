@@ -106,7 +106,9 @@ str() gives a few lines for people.)");
 void bind_info(py::module_& module) {
   Record<EngineInfo> info(module, "EngineInfo", R"(What was loaded and how memory was divided.
 
-Sizes in bytes; kv_bytes_per_token counts target and draft model together. str() gives a few lines for people.)");
+Sizes in bytes; kv_bytes_per_token and kv_cache_bytes count target and draft model together, and kv_cache_bytes the
+scratch slots of drafted rows too. device_bytes and memory_limit_bytes (what the engine may take of it) are a GPU's, 0 on
+the CPU. str() gives a few lines for people.)");
   info.readonly("architecture", &EngineInfo::architecture)
       .readonly("device", &EngineInfo::device)
       .readonly("dtype", &EngineInfo::dtype)
@@ -115,12 +117,20 @@ Sizes in bytes; kv_bytes_per_token counts target and draft model together. str()
       .readonly("draft_weight_bytes", &EngineInfo::draft_weight_bytes)
       .readonly("kv_bytes_per_token", &EngineInfo::kv_bytes_per_token)
       .readonly("kv_cache_bytes", &EngineInfo::kv_cache_bytes)
+      .readonly("draft_kv_cache_bytes", &EngineInfo::draft_kv_cache_bytes)
+      .readonly("scratch_bytes", &EngineInfo::scratch_bytes)
+      .readonly("activation_bytes", &EngineInfo::activation_bytes)
+      .readonly("workspace_bytes", &EngineInfo::workspace_bytes)
+      .readonly("graph_bytes", &EngineInfo::graph_bytes)
+      .readonly("device_bytes", &EngineInfo::device_bytes)
+      .readonly("memory_limit_bytes", &EngineInfo::memory_limit_bytes)
       .readonly("num_pages", &EngineInfo::num_pages)
       .readonly("page_size", &EngineInfo::page_size)
       .readonly("max_model_len", &EngineInfo::max_model_len)
       .readonly("vocab_size", &EngineInfo::vocab_size)
       .readonly("eos_token_ids", &EngineInfo::eos_token_ids)
       .readonly("drafter", &EngineInfo::drafter)
+      .readonly("prompt_attention", &EngineInfo::prompt_attention)
       .finish_results();
   info.python_class().def("__str__", &EngineInfo::to_string);
 }

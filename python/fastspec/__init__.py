@@ -19,11 +19,15 @@ from fastspec._fastspec import (
     Request,
     RequestSpeculation,
     SamplingParams,
+    ShapeBenchmark,
+    ShapeBenchmarkConfig,
+    ShapePoint,
     SpeculationConfig,
     StepReport,
     Tokenizer,
     TokenLogprob,
     __version__,
+    shape_json,
 )
 from fastspec.errors import (
     DeviceFailureError,
@@ -60,6 +64,9 @@ __all__ = [
     "RequestOutput",
     "RequestSpeculation",
     "SamplingParams",
+    "ShapeBenchmark",
+    "ShapeBenchmarkConfig",
+    "ShapePoint",
     "SpeculationConfig",
     "StepReport",
     "StreamDelta",
@@ -68,4 +75,5 @@ __all__ = [
     "Tokenizer",
     "UnsupportedError",
     "__version__",
+    "shape_json",
 ]

@@ -54,6 +54,7 @@ class EngineConfig:
     max_num_seqs: int
     max_batch_rows: int
     page_size: int
+    gpu_memory_utilization: float
     kv_cache_bytes: int
     num_threads: int
     speculation: SpeculationConfig
@@ -67,6 +68,7 @@ class EngineConfig:
         max_num_seqs: int = 16,
         max_batch_rows: int = 512,
         page_size: int = 16,
+        gpu_memory_utilization: float = 0.9,
         kv_cache_bytes: int = 0,
         num_threads: int = 0,
         speculation: SpeculationConfig = ...,
@@ -306,6 +308,20 @@ class EngineInfo(_Result):
     @property
     def kv_cache_bytes(self) -> int: ...
     @property
+    def draft_kv_cache_bytes(self) -> int: ...
+    @property
+    def scratch_bytes(self) -> int: ...
+    @property
+    def activation_bytes(self) -> int: ...
+    @property
+    def workspace_bytes(self) -> int: ...
+    @property
+    def graph_bytes(self) -> int: ...
+    @property
+    def device_bytes(self) -> int: ...
+    @property
+    def memory_limit_bytes(self) -> int: ...
+    @property
     def num_pages(self) -> int: ...
     @property
     def page_size(self) -> int: ...
@@ -317,6 +333,8 @@ class EngineInfo(_Result):
     def eos_token_ids(self) -> list[int]: ...
     @property
     def drafter(self) -> str: ...
+    @property
+    def prompt_attention(self) -> str: ...
 
 @final
 class Engine:
@@ -337,3 +355,66 @@ class Engine:
     def config(self) -> EngineConfig: ...
     @property
     def tokenizer(self) -> Tokenizer | None: ...
+
+@final
+class ShapeBenchmarkConfig:
+    _fields: ClassVar[tuple[str, ...]]
+    shape: str
+    device: str
+    dtype: str
+    page_size: int
+    num_threads: int
+    max_batch: int
+    max_length: int
+    max_num_slots: int
+    synthetic_rows: int
+    synthetic_acceptance: float
+    def __init__(
+        self,
+        *,
+        shape: str = "qwen2.5-7b",
+        device: str = "cpu",
+        dtype: str = "bfloat16",
+        page_size: int = 16,
+        num_threads: int = 0,
+        max_batch: int = 1,
+        max_length: int = 0,
+        max_num_slots: int = 0,
+        synthetic_rows: int = 0,
+        synthetic_acceptance: float = 0.0,
+    ) -> None: ...
+    def growth(self, steps: int, repetitions: int) -> int: ...
+
+@final
+class ShapePoint(_Result):
+    @property
+    def batch(self) -> int: ...
+    @property
+    def context(self) -> int: ...
+    @property
+    def synthetic_rows(self) -> int: ...
+    @property
+    def milliseconds(self) -> list[float]: ...
+    @property
+    def median_milliseconds(self) -> float: ...
+    @property
+    def tokens_per_second(self) -> float: ...
+    @property
+    def host_gap_milliseconds(self) -> float: ...
+    @property
+    def weight_bytes(self) -> float: ...
+    @property
+    def kv_bytes(self) -> float: ...
+    @property
+    def stats(self) -> EngineStats: ...
+
+@final
+class ShapeBenchmark:
+    def __init__(self, config: ShapeBenchmarkConfig) -> None: ...
+    def measure(
+        self, batch: int, context: int, steps: int, repetitions: int, speculative: bool = False
+    ) -> ShapePoint: ...
+    @property
+    def info(self) -> EngineInfo: ...
+
+def shape_json(shape: str) -> str: ...

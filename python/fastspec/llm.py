@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import reprlib
+import sys
 from collections.abc import Iterator, Mapping, Sequence, Set
 from types import TracebackType
 from typing import Any, SupportsIndex
@@ -26,7 +27,7 @@ from fastspec.chat import ChatTemplate
 from fastspec.errors import InvalidArgumentError
 from fastspec.loop import RequestLoop
 from fastspec.outputs import CompletionOutput, RequestOutput, StreamDelta
-from fastspec.progress import GenerationProgress
+from fastspec.progress import GenerationProgress, LoadProgress
 
 TokenIds = Sequence[SupportsIndex]
 Prompt = str | TokenIds
@@ -53,7 +54,9 @@ class LLM:
         drafter: str | DrafterConfig | None = None,
         dtype: str = "auto",
         device: str = "cpu",
-        **engine_options: int,
+        *,
+        progress: bool | None = None,
+        **engine_options: Any,
     ) -> None:
         """Loads a model.
 
@@ -62,9 +65,11 @@ class LLM:
             drafter: None, "ngram", "standalone:MODEL" or a DrafterConfig. Speculation changes the speed, never the
                 tokens.
             dtype: of weights and K/V: "float32", "bfloat16", "float16", or "auto" for the checkpoint's.
-            device: "cpu", or "cpu:reference" for the slow path whose results do not depend on the batch.
-            **engine_options: max_model_len, max_num_seqs, max_batch_rows, page_size, kv_cache_bytes, num_threads (see
-                EngineConfig) and max_draft_tokens (tokens a drafter may propose for one sequence and step).
+            device: "cpu", "cuda:N", or "cpu:reference" for the slow path whose results do not depend on the batch.
+            progress: show a progress bar where loading takes longer than a second; None = if stderr is a terminal.
+            **engine_options: max_model_len, max_num_seqs, max_batch_rows, page_size, gpu_memory_utilization,
+                kv_cache_bytes, num_threads (see EngineConfig) and max_draft_tokens (tokens a drafter may propose for
+                one sequence and step).
 
         Raises:
             TypeError: an unknown option.
@@ -88,7 +93,8 @@ class LLM:
             speculation=speculation,
             **engine_options,
         )
-        engine = Engine(config)
+        with LoadProgress(shown=sys.stderr.isatty() if progress is None else progress) as bar:
+            engine = Engine(config, bar.update)
         self._loop = RequestLoop(engine)
         self._info = engine.info
         self._tokenizer = engine.tokenizer
@@ -274,8 +280,10 @@ class LLM:
         by_id = dict(zip(channel.request_ids, results, strict=True))
         try:
             with GenerationProgress(samples, engine.stats, shown=progress) as bar:
-                while channel.unfinished:
-                    for output in self._loop.receive(channel):
+                # Until nothing comes, and not until nothing is unfinished: the last outputs may have been put into the
+                # channel by another caller's step and wait there.
+                while outputs := self._loop.receive(channel):
+                    for output in outputs:
                         by_id[output.request].outputs[output.sample].add(output)
                         bar.advance(len(output.token_ids), output.finished)
         finally:

@@ -86,6 +86,8 @@ class RequestLoop:
         except BaseException:
             self.close(channel)
             raise
+        finally:
+            self._cancel_closed()  # of callers who found the lock taken by this submission
         return channel
 
     def receive(self, channel: Channel) -> list[Output]:

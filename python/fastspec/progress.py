@@ -1,14 +1,49 @@
-"""The progress bar of generate(). Reads statistics; decides nothing."""
+"""The progress bars of loading and of generate(). They read figures and decide nothing."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from types import TracebackType
+from typing import Any
 
 from fastspec._fastspec import EngineStats
 
 _REFRESH_SECONDS = 0.2
+_SHOWN_AFTER_SECONDS = 1.0
+
+
+class LoadProgress:
+    """Bytes of weights placed on the device; appears once a load has taken a second."""
+
+    def __init__(self, *, shown: bool) -> None:
+        """With shown=False everything is a no-op."""
+        self._shown = shown
+        self._bar: Any = None
+        self._start = time.monotonic()
+
+    def update(self, done: int, total: int) -> None:
+        """Called by the engine while it loads; a model after the first begins at 0 again."""
+        if not self._shown or time.monotonic() - self._start < _SHOWN_AFTER_SECONDS:
+            return
+        if self._bar is None:
+            from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
+
+            self._bar = tqdm(total=total, desc="loading", unit="B", unit_scale=True, dynamic_ncols=True, leave=False)
+        if done < self._bar.n or total != self._bar.total:
+            self._bar.reset(total=total)
+        self._bar.update(done - self._bar.n)
+
+    def __enter__(self) -> LoadProgress:
+        """The bar itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Takes the bar away."""
+        if self._bar is not None:
+            self._bar.close()
 
 
 class GenerationProgress:

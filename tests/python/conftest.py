@@ -2,16 +2,47 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+
+GPU = pytest.param("cuda:0", marks=pytest.mark.gpu)  # a device to parametrise with
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Tests marked `gpu` need a GPU that torch sees and a build with the CUDA backend."""
+    if item.get_closest_marker("gpu") is not None and (reason := _why_no_gpu()):
+        pytest.skip(reason)
+
+
+@functools.cache
+def _why_no_gpu() -> str:
+    import torch
+
+    if not torch.cuda.is_available():
+        return "no GPU: torch.cuda.is_available() is False"
+    from make_models import make_model
+
+    import fastspec
+
+    with tempfile.TemporaryDirectory() as directory:
+        config = fastspec.EngineConfig(model=str(make_model(Path(directory), "llama")), device="cuda:0")
+        try:
+            fastspec.Engine(config)
+        except fastspec.UnsupportedError as error:
+            return f"no GPU in this build: {error}"
+    return ""
+
 
 RunCli = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -126,6 +126,8 @@ def test_drafters(run_cli: RunCli, tiny_model_dir: Path, tiny_draft_dir: Path, d
         (["--prompt", "a", "--seed", str(2**64)], ["--seed", "out of range"]),
         (["--prompt", "a", "--kv-cache-bytes", "9" * 20], ["--kv-cache-bytes", "out of range"]),
         (["--prompt", "a", "--kv-cache-bytes", "1"], ["kv_cache_bytes"]),
+        (["--prompt", "a", "--gpu-memory-utilization", "0"], ["gpu_memory_utilization"]),
+        (["--prompt", "a", "--gpu-memory-utilization", "x"], ["--gpu-memory-utilization", "number"]),
         (["--prompt", "a", "--max-num-seqs", str(2**32 + 1)], ["--max-num-seqs", "out of range"]),
         (["--prompt", "a", "--temperature", "1e-60"], ["--temperature", "out of range"]),
         (["--token-ids", "1,,2"], ["--token-ids", "whole number"]),
@@ -191,6 +193,8 @@ def test_info(run_cli: RunCli, tiny_model_dir: Path, llm: LLM) -> None:
     text = run_cli("info", "--model", tiny_model_dir).stdout
     assert "Llama" in text
     assert "token" in text
+    assert "weights" in text
+    assert "activations" in text
     found = json.loads(run_cli("info", "--model", tiny_model_dir, "--json", "--device", "cpu:reference").stdout)
     expected = llm.info.to_dict()
     assert set(found) == set(expected)
@@ -314,6 +318,50 @@ def test_bench(run_cli: RunCli, tiny_model_dir: Path, model_copy: Path) -> None:
     assert "outputs equal" in text
     assert "synthetic" in text
     assert "MB/s" in text or "GB/s" in text
+
+
+SHAPE = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 100,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-5,
+}
+
+
+def test_bench_of_a_shape_with_synthetic_acceptance(run_cli: RunCli, tmp_path: Path) -> None:
+    shape = tmp_path / "tiny.json"
+    shape.write_text(json.dumps(SHAPE))
+    options = ["bench", "--shape", shape, "--dtype", "float32", "--batch", "1,3", "--context", "64", "--steps", 4]
+    options += ["--repeat", 2, "--synthetic-rows", 4, "--synthetic-acceptance", 2.5, "--rate", 0.1]
+    found = json.loads(run_cli(*options, "--json").stdout)
+    assert [(point["batch"], point["synthetic_rows"]) for point in found["points"]] == [(1, 0), (1, 4), (3, 0), (3, 4)]
+    for plain, speculative in zip(found["points"][::2], found["points"][1::2], strict=True):
+        assert plain["acceptance_length"] == 1
+        assert speculative["acceptance_length"] == 3.5
+        ratio = speculative["tokens_per_second"] / plain["tokens_per_second"]
+        assert speculative["over_plain"] == pytest.approx(ratio)
+        assert speculative["weight_bytes"] == plain["weight_bytes"]
+        assert speculative["ms_per_step_by_verb"]["draft"] > 0
+        assert speculative["roofline_ms"] == pytest.approx(
+            (speculative["weight_bytes"] + speculative["kv_bytes"]) / 1e8, rel=1e-9
+        )
+    text = run_cli(*options).stdout
+    assert text.count("SYNTHETIC speculation, 5 rows a sequence, tau 3.500") == 2
+    assert text.count("x the tokens/s of plain decoding") == 2
+    assert "SYNTHETIC" not in run_cli(*options[:-6], "--rate", 0.1).stdout
+
+
+def test_bench_refuses_impossible_acceptance(run_cli: RunCli, tiny_model_dir: Path) -> None:
+    options = ["--synthetic-rows", 2, "--synthetic-acceptance", 3]
+    assert_refused(run_cli("bench", "--shape", tiny_model_dir, *options), "synthetic_acceptance")
+    assert_refused(run_cli("bench", "--model", tiny_model_dir, *options), "--shape")
 
 
 @pytest.mark.parametrize(

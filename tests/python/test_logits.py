@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import GPU
 from make_models import MODELS, make_model
 
 from fastspec import LLM, SamplingParams
@@ -41,7 +42,7 @@ def relative_difference(seen: np.ndarray, logits: np.ndarray) -> float:
     return float(np.abs(seen - log_softmax(logits)).max() / (logits.max() - logits.min()))
 
 
-@pytest.mark.parametrize("device", ["cpu", "cpu:reference"])
+@pytest.mark.parametrize("device", ["cpu", "cpu:reference", GPU])
 @pytest.mark.parametrize("name", list(MODELS))
 def test_meets_transformers(name: str, device: str, tmp_path: Path) -> None:
     directory = make_model(tmp_path, name)

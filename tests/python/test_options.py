@@ -23,6 +23,7 @@ def test_unknown_engine_option_names_itself_and_the_possible_ones(tiny_model_dir
         ({"max_batch_rows": 0}, "max_batch_rows"),
         ({"max_model_len": -1}, "max_model_len"),
         ({"kv_cache_bytes": -5}, "kv_cache_bytes"),
+        ({"gpu_memory_utilization": 1.2}, "gpu_memory_utilization"),
         ({"num_threads": -1}, "num_threads"),
         ({"device": "tpu"}, "device"),
         ({"dtype": "int3"}, "int3"),

@@ -75,6 +75,25 @@ def test_streams_closed_in_one_thread_do_not_disturb_another(llm: LLM, monkeypat
     assert (stats.pages_used, stats.sequences_running, stats.sequences_waiting) == (0, 0, 0)
 
 
+def test_outputs_that_another_caller_computed_are_not_lost(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = llm.generate("lazy dog", GREEDY, progress=False)[0].token_ids
+    original = RequestLoop.receive
+    others = 0
+
+    def receive_and_let_another_caller_finish_all(self: RequestLoop, channel: Channel) -> list[Any]:
+        nonlocal others
+        outputs = original(self, channel)
+        if others == 0:
+            others += 1
+            llm.generate("quick fox", SamplingParams(temperature=0, max_tokens=60, ignore_eos=True), progress=False)
+        return outputs
+
+    monkeypatch.setattr(RequestLoop, "receive", receive_and_let_another_caller_finish_all)
+    output = llm.generate("lazy dog", GREEDY, progress=False)[0]
+    assert output.token_ids == expected
+    assert output.outputs[0].finish_reason == "length"
+
+
 def test_a_stream_closed_while_its_engine_is_stepped_is_cancelled_all_the_same(tiny_model_dir: Path) -> None:
     engine = Engine(EngineConfig(model=str(tiny_model_dir), device="cpu:reference"))
 
@@ -94,6 +113,31 @@ def test_a_stream_closed_while_its_engine_is_stepped_is_cancelled_all_the_same(t
     channel = loop.open([Request(prompt="lazy dog", sampling=GREEDY)])
     while loop.receive(channel):
         pass
+    assert not engine.has_work()
+    assert engine.stats().pages_used == 0
+
+
+def test_a_stream_closed_while_another_caller_is_refused_is_cancelled_all_the_same(tiny_model_dir: Path) -> None:
+    engine = Engine(EngineConfig(model=str(tiny_model_dir), device="cpu:reference"))
+
+    class ClosingEngine:
+        """Another thread closes the channel during the submission of a request that is refused."""
+
+        def submit(self, request: Request) -> int:
+            if not request.prompt_token_ids:
+                thread = threading.Thread(target=lambda: loop.close(channel))
+                thread.start()
+                thread.join()
+            return engine.submit(request)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(engine, name)
+
+    loop = RequestLoop(ClosingEngine())  # type: ignore[arg-type]
+    channel = loop.open([Request(prompt_token_ids=[1, 2, 3], sampling=GREEDY)])
+    loop.receive(channel)
+    with pytest.raises(InvalidArgumentError):
+        loop.open([Request(prompt_token_ids=[])])
     assert not engine.has_work()
     assert engine.stats().pages_used == 0
 

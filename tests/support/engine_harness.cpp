@@ -11,8 +11,6 @@ namespace fastspec::testing {
 
 namespace {
 
-constexpr std::uint64_t kTargetSeed = 11;
-
 HarnessOptions plain_options(const HarnessOptions& options) {
   HarnessOptions plain;
   plain.device = options.device;

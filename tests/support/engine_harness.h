@@ -2,6 +2,7 @@
 // fault tests and the fuzz.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -13,6 +14,8 @@
 #include "support/planted_drafter.h"
 
 namespace fastspec::testing {
+
+constexpr std::uint64_t kTargetSeed = 11;  // of the target's weights
 
 struct HarnessOptions {
   std::string device = "cpu:reference";

@@ -9,6 +9,10 @@
 namespace fastspec::cuda {
 namespace {
 
+constexpr int kMostPlans = 64;                                 // of one pass: list classes, runs, models
+constexpr std::size_t kGatheredShare = 32;                     // of the GPU's memory
+constexpr std::size_t kTorchRounding = std::size_t{64} << 20;  // what torch's allocator may round up to
+
 bool is_aligned(const Matrix& matrix) {
   return reinterpret_cast<std::uintptr_t>(matrix.data) % 16 == 0 &&
          matrix.stride * static_cast<std::int64_t>(size_of(matrix.dtype)) % 16 == 0;
@@ -16,7 +20,8 @@ bool is_aligned(const Matrix& matrix) {
 
 }  // namespace
 
-Attention::Attention(std::shared_ptr<CudaContext> context) : context_(std::move(context)) {
+Attention::Attention(std::shared_ptr<CudaContext> context, DType dtype)
+    : context_(std::move(context)), prompt_(context_, dtype) {
   const auto attribute = [&](cudaDeviceAttr which) {
     int value = 0;
     check_cuda(cudaDeviceGetAttribute(&value, which, context_->ordinal()), "cudaDeviceGetAttribute of shared memory");
@@ -83,8 +88,69 @@ const AttentionPlan& Attention::plan_for(const AttentionParams& params, const At
   return plan.plan;
 }
 
+std::int64_t Attention::gathered_keys(const WorkspaceLimits& limits) const {
+  if (!prompt_.is_available()) return 0;
+  const std::size_t key_bytes = PromptAttention::bytes(1, 0, limits.num_kv_heads, limits.head_dim);
+  return std::min(limits.max_keys, static_cast<std::int64_t>(context_->total_bytes() / kGatheredShare / key_bytes));
+}
+
+std::size_t Attention::workspace_bytes(const WorkspaceLimits& limits) const {
+  std::size_t bytes = attention_workspace_bytes(limits_.num_sms, limits.head_dim) +
+                      kMostPlans * attention_plan_bytes(limits_.num_sms, limits.max_sequences);
+  if (!prompt_.is_available()) return bytes;
+  const auto row_bytes = static_cast<std::size_t>(limits.num_heads) *
+                         (static_cast<std::size_t>(limits.head_dim) * size_of(DType::kBFloat16) + sizeof(float));
+  bytes += PromptAttention::bytes(gathered_keys(limits), limits.max_sequences, limits.num_kv_heads, limits.head_dim);
+  return bytes + static_cast<std::size_t>(limits.max_rows) * row_bytes + kTorchRounding;
+}
+
+void Attention::reserve(const WorkspaceLimits& limits) {
+  grow_workspace(limits.head_dim);
+  const std::int64_t keys = gathered_keys(limits);
+  if (keys > 0) prompt_.reserve(keys, limits.max_sequences, limits.num_kv_heads, limits.head_dim);
+}
+
+std::vector<PromptRun> Attention::prompt_runs(const AttentionParams& params) const {
+  const KvView& kv = params.kv;
+  const std::int64_t capacity = prompt_.capacity(kv.num_kv_heads, kv.head_dim);
+  if (flash_use_ == FlashUse::kNever || capacity == 0 || params.host.lists == nullptr || context_->is_capturing() ||
+      params.window > 0 || padded_head_dim(kv.head_dim) == 0 || !is_aligned(params.query) ||
+      !is_aligned(params.output)) {
+    return {};
+  }
+  const bool hopper =
+      choose_attention({.dtype = kv.dtype, .head_dim = kv.head_dim, .packed_rows = 128}, limits_).path ==
+      AttentionPath::kHopper;
+  std::vector<PromptRun> runs =
+      cut_into_runs(params.host, params.num_sequences, capacity, [&](int num_rows, int num_cached) {
+        return flash_use_ == FlashUse::kAlways || flash_is_faster({.num_rows = num_rows,
+                                                                   .num_cached = num_cached,
+                                                                   .num_heads = params.num_heads,
+                                                                   .num_kv_heads = kv.num_kv_heads,
+                                                                   .head_dim = kv.head_dim,
+                                                                   .hopper = hopper});
+      });
+  const bool any = std::any_of(runs.begin(), runs.end(), [](const PromptRun& run) { return run.gathered; });
+  return any ? runs : std::vector<PromptRun>();
+}
+
 void Attention::run(const AttentionParams& params) {
   if (params.query.rows == 0) return;
+  const std::vector<PromptRun> runs = prompt_runs(params);
+  if (runs.empty()) return run_own(params);
+  for (const PromptRun& run : runs) {
+    if (run.gathered && prompt_.is_available() && prompt_.run(params, run)) continue;
+    AttentionParams part = params;
+    part.num_sequences = run.end - run.begin;
+    part.max_rows_per_sequence = run.max_rows;
+    part.row_offsets += run.begin;
+    part.lists += run.begin;
+    part.masks += run.begin;
+    run_own(part);
+  }
+}
+
+void Attention::run_own(const AttentionParams& params) {
   const AttentionConfig config = choose(params);
   AttentionPlan plan;
   if (config.path != AttentionPath::kPlain) {

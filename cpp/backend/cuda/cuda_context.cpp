@@ -12,8 +12,6 @@ namespace {
 constexpr std::size_t kHalfBytes = std::size_t{4} << 20;
 constexpr std::size_t kStagingAlignment = 64;
 constexpr int kOldestArchitecture = 80;
-// What the workspaces of sampling and attention, which grow with use, take at most: nobody may plan with it.
-constexpr std::size_t kWorkspaceReserve = std::size_t{384} << 20;
 
 /// Frees in a destructor, where an error has nowhere to go: after a device failure every free fails too.
 template <typename Free>
@@ -146,7 +144,14 @@ std::size_t CudaContext::available_bytes() const {
   activate();
   std::size_t available = 0, total = 0;
   check_cuda(cudaMemGetInfo(&available, &total), "cudaMemGetInfo");
-  return available > kWorkspaceReserve ? available - kWorkspaceReserve : 0;
+  return available;
+}
+
+std::size_t CudaContext::total_bytes() const {
+  activate();
+  std::size_t available = 0, total = 0;
+  check_cuda(cudaMemGetInfo(&available, &total), "cudaMemGetInfo");
+  return total;
 }
 
 }  // namespace fastspec::cuda

@@ -45,8 +45,9 @@ class CudaContext : public std::enable_shared_from_this<CudaContext> {
   bool is_capturing() const { return is_capturing_; }
   /// Waits until everything enqueued is done.
   void synchronize();
-  /// Free memory less what the operations' workspaces may still take.
+  /// Memory of the GPU that is free now, and all of it.
   std::size_t available_bytes() const;
+  std::size_t total_bytes() const;
 
  private:
   /// Half of the pinned ring; it may be filled again once `done` has happened.

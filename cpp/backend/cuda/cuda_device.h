@@ -25,6 +25,7 @@ class CudaDevice final : public Device {
   /// Waits for everything enqueued before.
   void copy_to_host(void* destination, const void* source, std::size_t bytes) override;
   std::size_t available_bytes() const override { return context_->available_bytes(); }
+  std::size_t total_bytes() const override { return context_->total_bytes(); }
   bool has_graphs() const override { return true; }
   std::unique_ptr<Graph> capture(const std::function<void()>& work) override { return context_->capture(work); }
 

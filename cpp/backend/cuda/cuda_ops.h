@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "backend/cuda/attention.h"
 #include "backend/cuda/cuda_context.h"
@@ -27,9 +28,15 @@ class CudaOps final : public Ops {
   void accept(const AcceptParams& params) override { sampler_.accept(params); }
   void propose(const ProposeParams& params) override { sampler_.propose(params); }
   DType activation_dtype() const override { return dtype_; }
+  std::size_t workspace_bytes(const WorkspaceLimits& limits) const override;
+  void reserve(const WorkspaceLimits& limits) override { attention_.reserve(limits); }
+  std::string prompt_attention() const override { return attention_.prompt().description(); }
 
   /// Searches the algorithm for a linear layer of these shapes by time; see Linear::tune.
   double tune(const LinearParams& params);
+  /// When flash attention answers, see Attention.
+  void set_flash_use(FlashUse use) { attention_.set_flash_use(use); }
+  const PromptAttention& prompt() const { return attention_.prompt(); }
   const CudaContext& context() const { return *context_; }
 
  private:

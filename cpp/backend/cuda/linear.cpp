@@ -6,6 +6,7 @@
 #include <string>
 
 #include "backend/cuda/cuda_error.h"
+#include "base/log.h"
 #include "layers/layers.h"
 #include "step/row_tiers.h"
 
@@ -189,15 +190,29 @@ Linear::Plan& Linear::plan_for(const LinearParams& params) {
   const bool recurs = row_tier(shape.rows, kMaxRowTier) == shape.rows;
   const bool is_large = std::int64_t{shape.in_features} * shape.out_features >= kSearchedElements;
   if (recurs && is_large && !context_->is_capturing()) {
-    LinearParams scratch = params;  // candidates must not add to the output
-    const Buffer memory =
-        context_->allocate(static_cast<std::size_t>(params.output.rows) *
-                               static_cast<std::size_t>(params.output.stride) * size_of(params.output.dtype),
-                           "output of the search for a linear layer's algorithm");
-    scratch.output.data = memory.data();
-    search(scratch, shape, *plan);
+    search_on_first_use(params, shape, *plan);
   }
   return *plans_.emplace(shape, std::move(plan)).first->second;
+}
+
+void Linear::search_on_first_use(const LinearParams& params, const Shape& shape, Plan& plan) const {
+  if (!params.accumulate) {
+    search(params, shape, plan);
+    return;
+  }
+  LinearParams scratch = params;
+  Buffer memory;
+  try {
+    memory = context_->allocate(static_cast<std::size_t>(params.output.rows) *
+                                    static_cast<std::size_t>(params.output.stride) * size_of(params.output.dtype),
+                                "output of the search for a linear layer's algorithm");
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kOutOfMemory) throw;
+    log(LogLevel::kWarning, "a linear layer keeps the library's first choice: ", error.what());
+    return;
+  }
+  scratch.output.data = memory.data();
+  search(scratch, shape, plan);
 }
 
 void Linear::multiply(const LinearParams& params, const Plan& plan, const cublasLtMatmulAlgo_t& algorithm) const {
@@ -219,6 +234,12 @@ void Linear::run(const LinearParams& params) {
     check_launch("bias");
   }
   multiply(params, plan, plan.algorithm);
+}
+
+std::size_t Linear::workspace_bytes(const WorkspaceLimits& limits) {
+  const int rows = std::min(limits.max_rows, kMaxRowTier);
+  return kWorkspaceBytes +
+         static_cast<std::size_t>(rows) * static_cast<std::size_t>(limits.hidden_size) * sizeof(float);
 }
 
 double Linear::tune(const LinearParams& params) {

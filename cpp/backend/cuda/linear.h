@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "backend/cuda/cuda_context.h"
+#include "backend/ops.h"
 #include "backend/params.h"
 
 namespace fastspec::cuda {
@@ -31,6 +32,9 @@ class Linear {
   /// @returns microseconds of the one kept.
   double tune(const LinearParams& params);
 
+  /// Device memory beside arguments: the library's workspace, and scratch outputs while an algorithm is searched.
+  static std::size_t workspace_bytes(const WorkspaceLimits& limits);
+
  private:
   /// What an algorithm depends on.
   struct Shape {
@@ -44,6 +48,9 @@ class Linear {
   struct Plan;
 
   Plan& plan_for(const LinearParams& params);
+  /// search() with an output that may be spoiled: its own where that is about to be overwritten, else a scratch one,
+  /// and no search where there is no memory for that.
+  void search_on_first_use(const LinearParams& params, const Shape& shape, Plan& plan) const;
   /// Keeps the candidate that multiplies `params` fastest; returns its microseconds.
   double search(const LinearParams& params, const Shape& shape, Plan& plan) const;
   std::vector<cublasLtMatmulHeuristicResult_t> candidates(const Shape& shape, const Plan& plan, int most) const;

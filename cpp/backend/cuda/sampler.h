@@ -2,6 +2,7 @@
 // workspace, and waits once.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 
 #include "backend/cuda/cuda_context.h"
@@ -13,6 +14,10 @@ namespace fastspec::cuda {
 
 class Sampler {
  public:
+  /// Device memory that calls of any size take at most: 1.5 times the changed rows and lists of a slice, and
+  /// histograms.
+  static constexpr std::size_t kMostBytes = std::size_t{224} << 20;
+
   explicit Sampler(std::shared_ptr<CudaContext> context);
 
   /// Results are there when these return. @throws Error(kInternal) for malformed trees and tokens outside the

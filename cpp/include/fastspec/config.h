@@ -29,15 +29,17 @@ struct SpeculationConfig {
 };
 
 struct EngineConfig {
-  std::string model;                // a Hugging Face directory
-  std::string device = "cpu";       // "cpu", "cpu:reference", "cuda:N"
-  std::optional<DType> dtype;       // of weights and K/V; unset = the checkpoint's
-  int max_model_len = 0;            // tokens of one sequence; 0 = the model's limit
-  int max_num_seqs = 16;            // sequences in one pass
-  int max_batch_rows = 512;         // rows in one pass: prompt chunks, roots and drafted tokens together
-  int page_size = 16;               // KV slots a page; a power of two
-  std::int64_t kv_cache_bytes = 0;  // 0 = what max_num_seqs sequences need, at most a third of the free memory
-  int num_threads = 0;              // CPU threads; 0 = all cores
+  std::string model;                    // a Hugging Face directory
+  std::string device = "cpu";           // "cpu", "cpu:reference", "cuda:N"
+  std::optional<DType> dtype;           // of weights and K/V; unset = the checkpoint's
+  int max_model_len = 0;                // tokens of one sequence; 0 = the model's limit
+  int max_num_seqs = 16;                // sequences in one pass
+  int max_batch_rows = 512;             // rows in one pass: prompt chunks, roots and drafted tokens together
+  int page_size = 16;                   // KV slots a page; a power of two
+  double gpu_memory_utilization = 0.9;  // share of a GPU's memory that the engine may take in all; 0 to 1
+  std::int64_t kv_cache_bytes = 0;      // 0 = what max_num_seqs sequences need, at most what gpu_memory_utilization
+                                        // leaves, or on a CPU a third of the free memory
+  int num_threads = 0;                  // CPU threads; 0 = all cores
   SpeculationConfig speculation;
 
   /// @throws Error(kInvalidArgument) naming the option, its value and what is possible.

@@ -60,16 +60,26 @@ struct EngineInfo {
   std::int64_t num_parameters = 0;
   std::size_t weight_bytes = 0;
   std::size_t draft_weight_bytes = 0;
-  std::size_t kv_bytes_per_token = 0;  // target and draft together
-  std::size_t kv_cache_bytes = 0;      // the pools, scratch included
+  std::size_t kv_bytes_per_token = 0;    // target and draft together
+  std::size_t kv_cache_bytes = 0;        // the pools: sequences, scratch rows, and a draft model's K/V
+  std::size_t draft_kv_cache_bytes = 0;  // of these, a draft model's
+  std::size_t scratch_bytes = 0;         // of these, slots of drafted rows
+  std::size_t activation_bytes = 0;      // arrays and logits of the largest pass
+  std::size_t workspace_bytes = 0;       // of operations, at most
+  std::size_t graph_bytes = 0;           // recorded passes, an estimate
+  std::size_t device_bytes = 0;          // memory of the GPU; 0 on the CPU
+  std::size_t memory_limit_bytes = 0;    // of it, what the engine may take: gpu_memory_utilization; 0 on the CPU
   int num_pages = 0;
   int page_size = 0;
   int max_model_len = 0;
   int vocab_size = 0;
   std::vector<TokenId> eos_token_ids;
   std::string drafter;
+  std::string prompt_attention;  // what answers attention of long prompt chunks
 
   std::string to_string() const;
+  /// The part of to_string() that says who takes how much memory.
+  std::string memory_text() const;
 };
 
 /// Called while weights load.

@@ -17,20 +17,33 @@ struct ShapeBenchmarkConfig {
   int page_size = 16;
   int num_threads = 0;
   int max_batch = 1;               // of all points
-  int max_length = 0;              // of one sequence, its decoded tokens included
+  int max_length = 0;              // of one sequence, its decoded tokens included: context and growth()
   std::int64_t max_num_slots = 0;  // KV slots that the largest point needs: batch times length
+  /// Speculative steps with a SYNTHETIC acceptance: a chain of this many tokens is proposed for every sequence, and the
+  /// weights (a final norm of zeros: all logits are equal, the lowest token wins) make the target accept as many of
+  /// them as was asked for. Everything else of the step is real. 0 = plain decoding only.
+  int synthetic_rows = 0;
+  double synthetic_acceptance = 0;  // proposed tokens accepted a sequence and step, in [0, synthetic_rows]; tau - 1
+
+  /// @throws Error(kInvalidArgument).
+  void validate() const;
+  /// Tokens that a sequence may grow by in measure().
+  int growth(int steps, int repetitions) const;
 };
 
 /// What a point of the grid cost.
 struct ShapePoint {
   int batch = 0;
-  int context = 0;                   // tokens of every sequence when the first timed step begins
+  int context = 0;                   // tokens of a sequence when the first timed step begins, mean over the batch
+  int synthetic_rows = 0;            // proposed for every sequence; 0 = plain decoding
   std::vector<double> milliseconds;  // a step, of each run
   EngineStats stats;                 // of the timed steps only
   double weight_bytes = 0;           // read in a step
   double kv_bytes = 0;               // read in a step, mean over the timed ones
 
   double median_milliseconds() const;
+  /// Of all sequences together, at the median.
+  double tokens_per_second() const;
   /// Milliseconds that memory alone takes at `bytes_per_second`.
   double roofline_milliseconds(double bytes_per_second) const;
   /// Milliseconds of a step outside accept, which waits for the device: what the host takes from one step's tokens to
@@ -47,14 +60,23 @@ class ShapeBenchmark {
   ShapeBenchmark& operator=(const ShapeBenchmark&) = delete;
 
   /// Decodes `batch` sequences greedily from `context` tokens on: a few steps that are not timed, then `repetitions`
-  /// runs of `steps`. @throws Error(kOutOfMemory, kInvalidArgument) for a point beyond the config.
-  ShapePoint measure(int batch, int context, int steps, int repetitions);
+  /// runs of `steps`. @param speculative with the config's synthetic rows and acceptance.
+  /// @throws Error(kOutOfMemory, kInvalidArgument) for a point beyond the config.
+  ShapePoint measure(int batch, int context, int steps, int repetitions, bool speculative = false);
   const EngineInfo& info() const;
   /// Steps before the timed ones; sequences grow by them.
   static constexpr int kWarmUpSteps = 5;
 
  private:
+  /// Milliseconds a step.
+  double run_steps(int steps, const ShapePoint& point);
+
+  ShapeBenchmarkConfig config_;
   std::unique_ptr<EngineCore> core_;
 };
+
+/// config.json of a shape: qwen2.5-7b, llama-3.1-8b, qwen3-8b, or the text of the file that a path names.
+/// @throws Error(kNotFound, kInvalidFile, kUnsupported).
+std::string shape_json(const std::string& shape);
 
 }  // namespace fastspec

@@ -2,6 +2,7 @@
 #include <fastspec/config.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -62,6 +63,9 @@ TEST(EngineConfigTest, RefusalsNameTheOptionAndItsValue) {
   expect_refused([](EngineConfig& c) { c.page_size = 24; }, {"page_size is 24", "power of two"});
   expect_refused([](EngineConfig& c) { c.page_size = 2048; }, {"page_size", "2048"});
   expect_refused([](EngineConfig& c) { c.kv_cache_bytes = -5; }, {"kv_cache_bytes", "-5"});
+  expect_refused([](EngineConfig& c) { c.gpu_memory_utilization = 0; }, {"gpu_memory_utilization is 0", "at most 1"});
+  expect_refused([](EngineConfig& c) { c.gpu_memory_utilization = 1.5; }, {"gpu_memory_utilization is 1.5"});
+  expect_refused([](EngineConfig& c) { c.gpu_memory_utilization = std::nan(""); }, {"gpu_memory_utilization"});
   expect_refused([](EngineConfig& c) { c.num_threads = -2; }, {"num_threads", "-2"});
   expect_refused([](EngineConfig& c) { c.speculation.max_draft_tokens = 0; }, {"max_draft_tokens", "0"});
   expect_refused([](EngineConfig& c) { c.speculation.max_draft_tokens = 256; }, {"max_draft_tokens", "256", "255"});
@@ -153,6 +157,8 @@ TEST(EngineConfigTest, UnknownAndMistypedOptionsAreNamed) {
   refuses(R"({"max_num_seqs": true})", {"max_num_seqs", "true", "wrong type"});
   refuses(R"({"max_num_seqs": null})", {"max_num_seqs", "null", "wrong type"});
   refuses(R"({"model": 4})", {"model", "4", "wrong type"});
+  refuses(R"({"gpu_memory_utilization": "0.5"})", {"gpu_memory_utilization", "wrong type"});
+  refuses(R"({"gpu_memory_utilization": true})", {"gpu_memory_utilization", "wrong type"});
   refuses(R"({"dtype": 16})", {"dtype", "16", "wrong type"});
   refuses(R"({"dtype": "int8"})", {"dtype", "int8", "bfloat16"});
   refuses(R"({"speculation": "ngram"})", {"speculation", "object"});

@@ -1,201 +1,41 @@
-// The lossless matrix (cpp/README.md, "Promises"): whatever is drafted, batched, cut or preempted, the output is bit
-// for bit that of plain decoding of each request alone. Runs on the reference backend; the last part counts near-ties
-// on the fast path.
+// The lossless matrix on the reference backend: whatever is drafted, batched, cut or preempted, the output is bit for
+// bit that of plain decoding of each request alone. Also the rule by which tests/cuda/lossless_check.cpp judges the
+// same matrix where rounding depends on the batch.
+#include "support/lossless_matrix.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
-#include <random>
 
 #include "backend/intercepted_ops.h"
 #include "support/engine_harness.h"
-#include "support/tiny_model.h"
+#include "support/near_tie.h"
 
 namespace fastspec::testing {
 namespace {
-
-constexpr int kVocab = 61;
-
-/// Requests that use every sampling feature; seeds differ, so that the planted drafter can tell them apart.
-std::vector<Request> make_requests(int count, float temperature, bool penalties) {
-  std::mt19937_64 random(108);
-  std::vector<Request> requests(count);
-  for (int i = 0; i < count; ++i) {
-    Request& request = requests[i];
-    const int prompt_len = std::vector<int>{1, 7, 30, 4, 45, 12, 2, 19}[i % 8];
-    for (int t = 0; t < prompt_len; ++t) {
-      request.prompt_token_ids.push_back(std::uniform_int_distribution<TokenId>(0, kVocab - 2)(random));
-    }
-    SamplingParams& sampling = request.sampling;
-    sampling.temperature = temperature;
-    sampling.seed = 1000 + i;
-    sampling.max_tokens = 30 + i % 3;
-    sampling.n = i % 8 == 2 ? 2 : 1;
-    if (i % 4 == 1) sampling.logprobs = 3;
-    if (i % 4 == 2) sampling.stop = {"abca", "dd"};
-    if (i % 4 == 3) sampling.stop_token_ids = {5, 17};
-    if (i % 5 == 1) sampling.min_tokens = 9;
-    if (i % 3 == 1) sampling.top_k = 12;
-    if (i % 3 == 2) sampling.top_p = 0.9f;
-    if (i % 7 == 3) sampling.min_p = 0.02f;
-    if (i % 6 == 4) sampling.ignore_eos = true;
-    sampling.logit_bias = {{3, 1.5f}, {kVocab - 1, i % 2 == 0 ? 2.0f : -1.0f}};
-    if (penalties) {
-      sampling.repetition_penalty = 1.3f;
-      sampling.presence_penalty = 0.4f;
-      sampling.frequency_penalty = 0.3f;
-    }
-  }
-  return requests;
-}
-
-enum class Kind { kNone, kNgram, kStandalone, kPlantedChain, kPlantedBlock, kPlantedTree, kAdversarialTree };
-
-struct Setting {
-  Kind kind = Kind::kNone;
-  double probability = 0.8;
-};
-
-HarnessOptions make_options(const Setting& setting, const std::vector<Request>& requests, const Outputs& plain,
-                            Coverage* coverage) {
-  HarnessOptions options;
-  const auto plant = [&](TreeShape shape, bool knows) {
-    options.own_drafter = std::make_unique<PlantedDrafter>(
-        knows ? truths_of(requests, plain) : std::map<std::pair<std::uint64_t, std::uint32_t>, std::vector<TokenId>>{},
-        shape, setting.probability, shape == TreeShape::kTree ? 4 : 6, kVocab, coverage);
-  };
-  switch (setting.kind) {
-    case Kind::kNone:
-      break;
-    case Kind::kNgram:
-      options.drafter.kind = "ngram";
-      options.drafter.ngram_min = 1;
-      break;
-    case Kind::kStandalone:
-      options.drafter.kind = "standalone";
-      options.drafter.model = "tiny";
-      break;
-    case Kind::kPlantedChain:
-      plant(TreeShape::kChain, true);
-      break;
-    case Kind::kPlantedBlock:
-      plant(TreeShape::kBlock, true);
-      break;
-    case Kind::kPlantedTree:
-      plant(TreeShape::kTree, true);
-      break;
-    case Kind::kAdversarialTree:
-      plant(TreeShape::kTree, false);
-      break;
-  }
-  return options;
-}
-
-const std::vector<Setting> kSettings = {
-    {Kind::kNone},
-    {Kind::kNgram},
-    {Kind::kStandalone},
-    {Kind::kPlantedChain, 0.3},
-    {Kind::kPlantedChain, 0.8},
-    {Kind::kPlantedChain, 1.0},
-    {Kind::kPlantedBlock, 0.8},
-    {Kind::kPlantedTree, 0.3},
-    {Kind::kPlantedTree, 0.8},
-    {Kind::kPlantedTree, 1.0},
-    {Kind::kAdversarialTree},
-};
-
-std::string describe(const Setting& setting, int count, float temperature, bool penalties) {
-  return "drafter " + std::to_string(static_cast<int>(setting.kind)) + " p " + std::to_string(setting.probability) +
-         " batch " + std::to_string(count) + " T " + std::to_string(temperature) + (penalties ? " penalties" : "");
-}
-
-/// Drops a random tail of a random running sequence in every owner of its state.
-class RandomTruncation {
- public:
-  void operator()(EngineCore& engine) {
-    const auto& running = engine.scheduler().running_sequences();
-    if (running.empty() || !std::bernoulli_distribution(0.2)(random_)) return;
-    const Sequence& victim = *running[random_() % running.size()];
-    const int generated = victim.num_generated();
-    engine.runner().truncate(victim.id(), victim.len() - static_cast<int>(random_() % (generated + 1)));
-    engine.kv().check_invariants();
-    ++count;
-  }
-  int count = 0;
-
- private:
-  std::mt19937_64 random_{3};
-};
 
 class LosslessMatrix : public ::testing::TestWithParam<int> {};  // sequences in a pass
 
 TEST_P(LosslessMatrix, EqualsPlainDecodingBitForBit) {
   const int batch = GetParam();
-  Coverage trees;
-  Coverage chains;
-  std::int64_t accepted_standalone = 0;
-  std::int64_t accepted_ngram = 0;
-  std::int64_t preemptions = 0;
-  int truncations = 0;
+  MatrixReach reach;
   for (const float temperature : {0.0f, 0.7f, 1.0f}) {
     for (const bool penalties : {false, true}) {
-      const std::vector<Request> requests = make_requests(8, temperature, penalties);
+      const std::vector<Request> requests = matrix_requests(8, temperature, penalties);
       const Outputs plain = run_plain_alone({}, requests);
-      for (const Setting& setting : kSettings) {
-        SCOPED_TRACE(describe(setting, batch, temperature, penalties));
-        Coverage& coverage = setting.kind == Kind::kPlantedTree ? trees : chains;
-        Coverage* recorded = setting.kind == Kind::kAdversarialTree ? nullptr : &coverage;
-        {  // together, whole prompts
-          HarnessOptions options = make_options(setting, requests, plain, recorded);
-          options.max_num_seqs = batch;
-          const auto engine = make_engine(std::move(options));
-          ASSERT_EQ(difference(plain, run(*engine, requests)), "");
-          const EngineStats stats = engine->stats();
-          if (setting.kind == Kind::kStandalone) accepted_standalone += stats.accepted_tokens;
-          if (setting.kind == Kind::kNgram) accepted_ngram += stats.accepted_tokens;
-          engine->check_invariants();
-        }
-        {  // small chunks mixed with decoding rows, fewer rows than drafted tokens, one arrival a step
-          HarnessOptions options = make_options(setting, requests, plain, nullptr);
-          options.max_num_seqs = std::min(batch, 4);
-          options.max_batch_rows = 9;
-          const auto engine = make_engine(std::move(options));
-          ASSERT_EQ(difference(plain, run(*engine, requests, 1)), "");
-        }
-        {  // pages for little more than the longest sequence: preemption
-          HarnessOptions options = make_options(setting, requests, plain, nullptr);
-          options.max_num_seqs = batch;
-          options.num_pages = 26;
-          options.max_model_len = 104;
-          const auto engine = make_engine(std::move(options));
-          ASSERT_EQ(difference(plain, run(*engine, requests)), "");
-          preemptions += engine->stats().preemptions;
-          engine->check_invariants();
-        }
-        {  // sequences cut at random points
-          RandomTruncation truncation;
-          HarnessOptions options = make_options(setting, requests, plain, nullptr);
-          options.max_num_seqs = batch;
-          const auto engine = make_engine(std::move(options));
-          ASSERT_EQ(difference(plain, run(*engine, requests, 0, std::ref(truncation))), "");
-          truncations += truncation.count;
+      for (const MatrixSetting& setting : matrix_settings()) {
+        for (const Disturbance disturbance : kDisturbances) {
+          const MatrixCase matrix_case{setting, batch, disturbance};
+          SCOPED_TRACE(describe(matrix_case, temperature, penalties));
+          const MatrixRun seen = run_matrix_case(matrix_case, {}, requests, plain, reach.coverage_of(matrix_case));
+          ASSERT_EQ(difference(plain, seen.outputs), "");
+          reach.add(matrix_case, seen);
         }
       }
     }
   }
-  // The matrix is worth what it reached.
-  EXPECT_GT(truncations, 20);
-  EXPECT_GT(accepted_standalone, 20);
-  EXPECT_GT(accepted_ngram, 0);
-  EXPECT_GT(preemptions, batch >= 3 ? 20 : -1);
-  for (int length = 0; length <= 4; ++length) EXPECT_TRUE(trees.accepted_lengths.contains(length)) << length;
-  for (int length = 0; length <= 6; ++length) EXPECT_TRUE(chains.accepted_lengths.contains(length)) << length;
-  for (int child = 0; child < 3; ++child) EXPECT_TRUE(trees.child_indices.contains(child)) << child;
-  for (int place = 1; place <= 5; ++place) EXPECT_TRUE(trees.end_places.contains(place)) << place;
-  for (int place = 1; place <= 7; ++place) EXPECT_TRUE(chains.end_places.contains(place)) << place;
-  EXPECT_GT(trees.duplicate_siblings, 100);
+  EXPECT_EQ(reach.missing(batch), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Batch, LosslessMatrix, ::testing::Values(1, 3, 8));
@@ -203,12 +43,12 @@ INSTANTIATE_TEST_SUITE_P(Batch, LosslessMatrix, ::testing::Values(1, 3, 8));
 TEST(LosslessReplay, PaddedAndReplayedPassesEqualPlainDecodingBitForBit) {
   EngineStats total;
   for (const float temperature : {0.0f, 0.7f}) {
-    const std::vector<Request> requests = make_requests(8, temperature, true);
+    const std::vector<Request> requests = matrix_requests(8, temperature, true);
     const Outputs plain = run_plain_alone({}, requests);
-    for (const Setting& setting : kSettings) {
+    for (const MatrixSetting& setting : matrix_settings()) {
       for (const int num_pages : {0, 26}) {  // as many as are needed; few enough for preemption
-        SCOPED_TRACE(describe(setting, 8, temperature, true) + " pages " + std::to_string(num_pages));
-        HarnessOptions options = make_options(setting, requests, plain, nullptr);
+        SCOPED_TRACE(describe({setting, 8}, temperature, true) + " pages " + std::to_string(num_pages));
+        HarnessOptions options = matrix_options(setting, requests, plain, nullptr);
         options.replays = true;
         options.num_pages = num_pages;
         options.max_model_len = num_pages > 0 ? 104 : options.max_model_len;
@@ -229,88 +69,8 @@ TEST(LosslessReplay, PaddedAndReplayedPassesEqualPlainDecodingBitForBit) {
   EXPECT_GT(total.graph_eager_passes, 40);
 }
 
-// --- the fast path: rounding varies with the number of rows, so near-ties are counted
-// ---------------------------------
-
-/// Largest difference of a logit between a row computed alone and among others, over a prompt of the tiny model.
-float largest_logit_difference(DType dtype) {
-  Backend backend = make_backend("cpu", dtype, 2);
-  const ModelConfig config = tiny_config(kVocab);
-  constexpr int kRows = 64;
-  Transformer model(config, tiny_weights(config, 11, dtype, *backend.device), backend, kRows, kRows);
-  KvPool kv(*backend.device, model.kv_shape(dtype), kRows / 16, 16);
-  PassBuffers buffers(*backend.device, {.max_rows = kRows, .max_sequences = 1, .max_list_entries = kRows});
-  const auto logits_of = [&](int first, int count) {
-    RowBatch batch;
-    for (int position = first; position < first + count; ++position) {
-      batch.tokens.push_back(position * 7 % (kVocab - 1));
-      batch.positions.push_back(position);
-      batch.slots.push_back(position);
-      batch.logit_rows.push_back(position - first);
-    }
-    batch.kv.lists.push_back({.offset = 0, .length = first, .pages = true});
-    for (Slot page = 0; page < (first + 15) / 16; ++page) batch.kv.entries.push_back(page);
-    batch.end_sequence(NewMask::kCausal);
-    const Matrix logits = model.forward(buffers.upload(batch), kv);
-    return std::vector<float>(logits.row<float>(0), logits.row<float>(0) + std::size_t(count) * kVocab);
-  };
-  float largest = 0;
-  const std::vector<float> together = logits_of(0, kRows);
-  for (const int step : {1, 2, 5, 11, 20}) {
-    for (int first = 0; first < kRows; first += step) {
-      const int count = std::min(step, kRows - first);
-      const std::vector<float> apart = logits_of(first, count);
-      for (int i = 0; i < count * kVocab; ++i) {
-        largest = std::max(largest, std::abs(apart[i] - together[std::size_t(first) * kVocab + i]));
-      }
-    }
-  }
-  return largest;
-}
-
-class FastPath : public ::testing::TestWithParam<DType> {};
-
-TEST_P(FastPath, DiffersFromPlainDecodingOnlyInNearTies) {
-  const DType dtype = GetParam();
-  const float tolerance = 2 * largest_logit_difference(dtype);
-  int num_sequences = 0;
-  int num_near_ties = 0;
-  for (const float temperature : {0.0f, 0.7f, 1.0f}) {
-    const std::vector<Request> requests = make_requests(8, temperature, true);
-    HarnessOptions base;
-    base.device = "cpu";
-    base.dtype = dtype;
-    const Outputs plain = run_plain_alone(base, requests);
-    for (const Setting& setting : kSettings) {
-      HarnessOptions options = make_options(setting, requests, plain, nullptr);
-      options.device = base.device;
-      options.dtype = dtype;
-      const auto engine = make_engine(std::move(options));
-      const Outputs seen = run(*engine, requests);
-      for (std::size_t i = 0; i < plain.size(); ++i) {
-        ++num_sequences;
-        const auto at =
-            std::mismatch(plain[i].tokens.begin(), plain[i].tokens.end(), seen[i].tokens.begin(), seen[i].tokens.end());
-        if (at.first == plain[i].tokens.end() && at.second == seen[i].tokens.end()) continue;
-        ++num_near_ties;
-        const auto place = at.first - plain[i].tokens.begin();
-        ASSERT_LT(place, static_cast<std::ptrdiff_t>(plain[i].margins.size()));
-        // Margins are in units of logit / temperature.
-        const float scale = temperature > 0 ? temperature : 1.0f;
-        EXPECT_LT(plain[i].margins[place] * scale, tolerance)
-            << describe(setting, 8, temperature, true) << ": output " << i << " differs at token " << place;
-      }
-    }
-  }
-  RecordProperty("near_ties", num_near_ties);
-  std::printf("%s: %d near-ties in %d sequences, tolerance %g\n", to_string(dtype), num_near_ties, num_sequences,
-              tolerance);
-  EXPECT_LT(num_near_ties, (dtype == DType::kFloat32 ? 0.01 : 1.0) * num_sequences);
-}
-
-INSTANTIATE_TEST_SUITE_P(DType, FastPath, ::testing::Values(DType::kFloat32, DType::kBFloat16));
-
-// --- planted faults: each must make the matrix fail ------------------------------------------------------------------
+// --- planted faults: each must make the matrix fail, under either rule
+// ------------------------------------------------
 
 enum class Fault { kNone, kSiblingSlot, kPenaltyHistory, kNoiseKey };
 
@@ -347,26 +107,112 @@ class FaultyOps final : public InterceptedOps {
   Fault fault_;
 };
 
-bool matrix_fails(Fault fault) {
-  const std::vector<Request> requests = make_requests(8, 0.7f, true);
-  const Outputs plain = run_plain_alone({}, requests);
-  HarnessOptions options = make_options({Kind::kPlantedTree, 0.8}, requests, plain, nullptr);
-  options.wrap_ops = [&](std::unique_ptr<Ops> ops) { return std::make_unique<FaultyOps>(std::move(ops), fault); };
-  const auto engine = make_engine(std::move(options));
-  return !difference(plain, run(*engine, requests)).empty();
+std::string describe_fault(Fault fault) {
+  static const char* const kNames[] = {"none", "a sibling's slot", "penalty history", "noise key"};
+  return kNames[static_cast<int>(fault)];
 }
 
-TEST(PlantedFault, NoneLeavesTheMatrixWhole) {
-  EXPECT_FALSE(matrix_fails(Fault::kNone));
+class PlantedFault : public ::testing::TestWithParam<Fault> {
+ protected:
+  /// Of the fast path; made once.
+  static NearTieJudge& judge_of(DType dtype) {
+    static NearTieJudge wide("cpu", DType::kFloat32);
+    static NearTieJudge narrow("cpu", DType::kBFloat16);
+    return dtype == DType::kFloat32 ? wide : narrow;
+  }
+  static Outputs run_faulty(const HarnessOptions& base, const std::vector<Request>& requests, const Outputs& plain) {
+    HarnessOptions options = matrix_options({MatrixDrafter::kPlantedTree, 0.8}, requests, plain, nullptr);
+    options.device = base.device;
+    options.dtype = base.dtype;
+    options.wrap_ops = [](std::unique_ptr<Ops> ops) { return std::make_unique<FaultyOps>(std::move(ops), GetParam()); };
+    return run(*make_engine(std::move(options)), requests);
+  }
+};
+
+TEST_P(PlantedFault, IsSeenBitForBit) {
+  const std::vector<Request> requests = matrix_requests(8, 0.7f, true);
+  const Outputs plain = run_plain_alone({}, requests);
+  EXPECT_EQ(difference(plain, run_faulty({}, requests, plain)).empty(), GetParam() == Fault::kNone)
+      << describe_fault(GetParam());
 }
-TEST(PlantedFault, CommittingASiblingsSlotIsSeen) {
-  EXPECT_TRUE(matrix_fails(Fault::kSiblingSlot));
+
+TEST_P(PlantedFault, IsNoNearTie) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    HarnessOptions base;
+    base.device = "cpu";
+    base.dtype = dtype;
+    const std::vector<Request> requests = matrix_requests(24, 0.7f, true);
+    const Outputs plain = run_plain_alone(base, requests);
+    const std::string failure = judge_of(dtype).judge(requests, plain, {run_faulty(base, requests, plain)}).failure;
+    EXPECT_EQ(failure.empty(), GetParam() == Fault::kNone)
+        << to_string(dtype) << ", " << describe_fault(GetParam()) << ": " << failure;
+  }
 }
-TEST(PlantedFault, AWrongPenaltyHistoryIsSeen) {
-  EXPECT_TRUE(matrix_fails(Fault::kPenaltyHistory));
+
+INSTANTIATE_TEST_SUITE_P(Fault, PlantedFault,
+                         ::testing::Values(Fault::kNone, Fault::kSiblingSlot, Fault::kPenaltyHistory,
+                                           Fault::kNoiseKey));
+
+// --- the near-tie rule -----------------------------------------------------------------------------------------------
+
+constexpr float kError = 0.01f;
+
+/// Whether `token` could win after the prompt {0}, logits being off by kError at most.
+bool wins(TokenId token, const std::vector<float>& logits, SamplingParams sampling) {
+  sampling.seed = 4;
+  const TokenId prompt[] = {0};
+  return could_win(token, logits, kError, sampling, 0, prompt, 1, {});
 }
-TEST(PlantedFault, ANoiseKeyOffByOneIsSeen) {
-  EXPECT_TRUE(matrix_fails(Fault::kNoiseKey));
+
+TEST(NearTie, GreedyIsOneWithinTwiceTheError) {
+  SamplingParams greedy;
+  greedy.temperature = 0;
+  EXPECT_TRUE(wins(1, {2.0f, 1.981f, 0.0f}, greedy));
+  EXPECT_FALSE(wins(1, {2.0f, 1.979f, 0.0f}, greedy));
+}
+
+TEST(NearTie, PenaltiesAndBiasCount) {
+  SamplingParams sampling;
+  sampling.temperature = 0;
+  sampling.logit_bias = {{2, 1.0f}};
+  EXPECT_TRUE(wins(2, {2.0f, 1.0f, 0.99f}, sampling));
+  sampling.repetition_penalty = 2.0f;  // token 0 is in the prompt, and its error doubles
+  EXPECT_TRUE(wins(1, {2.0f, 1.97f, 0.0f}, sampling));
+  EXPECT_FALSE(wins(0, {2.0f, 1.97f, 0.0f}, sampling));
+}
+
+TEST(NearTie, AFiltersCutoffCountsWhateverTheNoise) {
+  // With this much noise either of the last two may win; only the filter decides.
+  for (const TokenId token : {1, 2}) {
+    SamplingParams sampling;
+    sampling.temperature = 1000.0f;
+    const auto lets_win = [&](float other) {
+      std::vector<float> logits = {other, other, other};
+      logits[static_cast<std::size_t>(token)] = 1.0f;
+      bool any = false;
+      for (std::uint64_t seed = 0; seed < 64 && !any; ++seed) {
+        SamplingParams drawn = sampling;
+        drawn.seed = seed;
+        const TokenId prompt[] = {0};
+        any = could_win(token, logits, kError, drawn, 0, prompt, 1, {});
+      }
+      return any;
+    };
+    sampling.top_k = 1;
+    EXPECT_TRUE(lets_win(1.015f));
+    EXPECT_FALSE(lets_win(1.025f));
+    sampling.top_k = 0;
+    sampling.temperature = 1.0f;
+    sampling.min_p = 0.5f;
+    const float cutoff = 1.0f + std::log(2.0f);
+    EXPECT_TRUE(lets_win(cutoff + 0.015f));
+    EXPECT_FALSE(lets_win(cutoff + 0.025f));
+    sampling.min_p = 0;
+    sampling.top_p = 0.9f;  // two others hold 2x / (2x + 1), x their weight: 0.9 at x = 4.5
+    const float mass = 1.0f + std::log(4.5f);
+    EXPECT_TRUE(lets_win(mass + 0.1f));
+    EXPECT_FALSE(lets_win(mass + 0.3f));
+  }
 }
 
 }  // namespace

@@ -49,6 +49,51 @@ TEST_F(ShapeBenchmarkTest, DecodesAtTheContextThatWasAsked) {
   }
 }
 
+TEST_F(ShapeBenchmarkTest, SyntheticDraftsAreVerifiedAndAcceptedAsAsked) {
+  config_.synthetic_rows = 4;
+  for (const double acceptance : {0.0, 2.25, 4.0}) {
+    config_.synthetic_acceptance = acceptance;
+    config_.max_length = 60 + config_.growth(4, 2);
+    config_.max_num_slots = 3 * config_.max_length;
+    for (const char* device : {"cpu", "cpu:reference"}) {
+      config_.device = device;
+      ShapeBenchmark benchmark(config_);
+      const ShapePoint plain = benchmark.measure(3, 60, 4, 2);
+      EXPECT_EQ(plain.synthetic_rows, 0);
+      EXPECT_EQ(plain.stats.rows, 8 * 3);
+      EXPECT_EQ(plain.stats.drafted_tokens, 0);
+      EXPECT_EQ(plain.stats.generated_tokens, 8 * 3);
+      const ShapePoint point = benchmark.measure(3, 60, 4, 2, true);
+      EXPECT_EQ(point.synthetic_rows, 4);
+      EXPECT_EQ(point.stats.rows, 8 * 3 * 5);
+      EXPECT_EQ(point.stats.verified_tokens, 8 * 3 * 4);
+      EXPECT_EQ(point.stats.accepted_tokens, 8 * 3 * acceptance);
+      EXPECT_EQ(point.stats.generated_tokens, 8 * 3 * (1 + acceptance));
+      EXPECT_DOUBLE_EQ(point.stats.acceptance_length(), 1 + acceptance);
+      EXPECT_NEAR(point.tokens_per_second(), 1e3 * 3 * (1 + acceptance) / point.median_milliseconds(), 1e-6);
+    }
+  }
+}
+
+TEST_F(ShapeBenchmarkTest, RefusesImpossibleAcceptance) {
+  config_.synthetic_rows = 4;
+  config_.synthetic_acceptance = 4.5;
+  expect_error(ErrorCode::kInvalidArgument, {"synthetic_acceptance", "4.5", "0 to 4"},
+               [&] { ShapeBenchmark benchmark(config_); });
+  config_.synthetic_rows = 256;
+  expect_error(ErrorCode::kInvalidArgument, {"synthetic_rows", "256"}, [&] { ShapeBenchmark benchmark(config_); });
+  config_.synthetic_rows = 0;
+  config_.synthetic_acceptance = 0;
+  ShapeBenchmark benchmark(config_);
+  expect_error(ErrorCode::kInvalidArgument, {"synthetic_rows"}, [&] { benchmark.measure(1, 60, 4, 3, true); });
+}
+
+TEST_F(ShapeBenchmarkTest, ShapesAreTheirConfigFiles) {
+  EXPECT_NE(shape_json("qwen2.5-7b").find("\"hidden_size\": 3584"), std::string::npos);
+  EXPECT_NE(shape_json(config_.shape).find("\"hidden_size\": 32"), std::string::npos);
+  expect_error(ErrorCode::kNotFound, {"qwen9"}, [] { shape_json("qwen9"); });
+}
+
 TEST_F(ShapeBenchmarkTest, RefusesPointsBeyondItsMemory) {
   ShapeBenchmark benchmark(config_);
   expect_error(ErrorCode::kInvalidArgument, {"context 90", "100 tokens"}, [&] { benchmark.measure(1, 90, 4, 3); });

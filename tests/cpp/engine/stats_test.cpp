@@ -62,11 +62,22 @@ TEST(EngineInfoTest, SaysWhatWasLoaded) {
   info.max_model_len = 2048;
   info.vocab_size = 32000;
   info.drafter = "ngram";
-  expect_parts(info.to_string(), {"LlamaForCausalLM", "cpu, bfloat16", "1.5 M, 3.0 MiB", "32000", "ngram\n",
-                                  "2048 tokens", "512 bytes a token, 128 pages of 16 tokens, 1.0 MiB"});
+  expect_parts(info.to_string(), {"LlamaForCausalLM", "cpu, bfloat16", "1.5 M", "32000", "ngram\n", "2048 tokens",
+                                  "512 bytes a token, 128 pages of 16 tokens", "weights             3.0 MiB",
+                                  "KV cache            1.0 MiB"});
+  EXPECT_EQ(info.to_string().find("workspaces"), std::string::npos) << "of a GPU only";
   info.drafter = "standalone";
   info.draft_weight_bytes = 1 << 19;
-  expect_parts(info.to_string(), {"standalone, 0.5 MiB"});
+  info.draft_kv_cache_bytes = 1 << 18;
+  expect_parts(info.to_string(), {"standalone\n", "draft weights       0.5 MiB", "KV cache            0.8 MiB",
+                                  "draft KV            0.2 MiB"});
+  info.device_bytes = 64 << 20;
+  info.memory_limit_bytes = 32 << 20;
+  info.workspace_bytes = 4 << 20;
+  info.graph_bytes = 2 << 20;
+  info.prompt_attention = "own kernels";
+  expect_parts(info.to_string(), {"prompts        own kernels", "workspaces          4.0 MiB", "graphs",
+                                  "sum                10.5 MiB of 32.0 MiB", "device 64.0 MiB"});
 }
 
 }  // namespace

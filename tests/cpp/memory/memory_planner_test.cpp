@@ -83,6 +83,64 @@ TEST(MemoryPlannerTest, HugeLimitsDoNotOverflow) {
   EXPECT_GT(plan_memory(request).num_pages, 1 << 29) << "page ids are int";
 }
 
+/// A GPU of 1 GiB, of which 900 MiB are free, weights of 100 MiB among what is taken.
+MemoryRequest gpu_request() {
+  constexpr std::size_t kMiB = std::size_t{1} << 20;
+  return {.kv_bytes_per_token = 48 << 10,
+          .draft_kv_bytes_per_token = 16 << 10,  // with the target's 64 KiB, 1 MiB a page
+          .page_size = 16,
+          .max_model_len = 1 << 20,
+          .max_num_seqs = 4,
+          .num_scratch_slots = 32,
+          .needs = {.weights = 80 * kMiB,
+                    .draft_weights = 20 * kMiB,
+                    .activations = 30 * kMiB,
+                    .workspaces = 40 * kMiB,
+                    .graphs = 50 * kMiB},
+          .available_bytes = 900 * kMiB,
+          .total_bytes = 1024 * kMiB,
+          .utilization = 0.5};
+}
+
+TEST(MemoryPlannerTest, OfAGpuTakesTheShareLessEverythingElse) {
+  const MemoryPlan plan = plan_memory(gpu_request());
+  EXPECT_EQ(plan.limit_bytes, std::size_t{512} << 20);
+  EXPECT_EQ(plan.bytes, std::size_t{512 - 100 - 120} << 20);
+  EXPECT_EQ(plan.num_scratch_pages, 2);
+  EXPECT_EQ(plan.num_pages, 292 - 2);
+  EXPECT_EQ(plan.draft_bytes, plan.bytes / 4);
+  EXPECT_EQ(plan.scratch_bytes, std::size_t{2} << 20);
+}
+
+TEST(MemoryPlannerTest, OfAGpuTakesNoMoreThanIsFree) {
+  MemoryRequest request = gpu_request();
+  request.utilization = 1;
+  EXPECT_EQ(plan_memory(request).limit_bytes, std::size_t{1000} << 20) << "another program has the rest";
+  EXPECT_EQ(plan_memory(request).bytes, std::size_t{900 - 120} << 20);
+  request.max_model_len = 160;  // 10 pages
+  EXPECT_EQ(plan_memory(request).num_pages, 40) << "no more than could ever be used";
+}
+
+TEST(MemoryPlannerTest, GivenBytesOnAGpuStandAsLongAsTheRestFits) {
+  MemoryRequest request = gpu_request();
+  request.kv_cache_bytes = std::size_t{780} << 20;
+  EXPECT_EQ(plan_memory(request).bytes, request.kv_cache_bytes) << "beyond the share, which counts for no given bytes";
+  ++request.kv_cache_bytes;
+  expect_error(ErrorCode::kOutOfMemory, {"kv_cache_bytes is 817889281", "activations 30 MiB", "graphs 50 MiB"},
+               [&] { plan_memory(request); });
+}
+
+TEST(MemoryPlannerTest, AGpuThatIsTooSmallIsRefusedWithTheSums) {
+  MemoryRequest request = gpu_request();
+  request.utilization = 0.2;  // 204.8 MiB; 220 are taken
+  expect_error(ErrorCode::kOutOfMemory,
+               {"204 MiB", "1024 MiB", "gpu_memory_utilization 0.2", "weights 80 MiB", "draft weights 20 MiB",
+                "workspaces 40 MiB"},
+               [&] { plan_memory(request); });
+  request.utilization = 222.5 / 1024;  // 2 pages: the scratch rows'
+  expect_error(ErrorCode::kOutOfMemory, {"scratch rows", "weights 80 MiB"}, [&] { plan_memory(request); });
+}
+
 TEST(KvPoolTest, EveryElementOfEveryLayerHasItsOwnAddress) {
   const Backend backend = make_backend("cpu:reference", DType::kFloat32, 1);
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {

@@ -1,0 +1,156 @@
+// The part of EngineCore that divides the device's memory and builds what lives in it.
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "engine/engine_core.h"
+#include "engine/graph_cache.h"
+
+namespace fastspec {
+
+namespace {
+
+/// What the graphs of all shapes take: an estimate of the driver's bookkeeping for a kernel, and a layer's kernels.
+constexpr std::size_t kBytesPerKernel = 8 << 10;
+constexpr int kKernelsPerLayer = 11;
+
+std::size_t graph_bytes(int num_layers) {
+  return GraphCache::kDefaultLimit * static_cast<std::size_t>(num_layers + 1) * kKernelsPerLayer * kBytesPerKernel;
+}
+
+}  // namespace
+
+EngineCore::RowLimits EngineCore::row_limits() const {
+  const bool drafts = config_.speculation.enabled() || parts_.drafter != nullptr;
+  const int max_nodes =
+      parts_.drafter != nullptr ? parts_.drafter->shape().max_nodes : config_.speculation.max_draft_tokens;
+  RowLimits limits;
+  limits.draft_rows = drafts ? config_.max_num_seqs * max_nodes : 0;
+  limits.logit_rows = std::min(config_.max_batch_rows, config_.max_num_seqs + limits.draft_rows);
+  const int pages = (config_.max_model_len + config_.page_size - 1) / config_.page_size;
+  limits.pass = {.max_rows = config_.max_batch_rows,
+                 .max_sequences = config_.max_num_seqs,
+                 .max_list_entries = std::int64_t{config_.max_num_seqs} * pages};
+  return limits;
+}
+
+WorkspaceLimits EngineCore::workspace_limits(const ModelConfig& model) const {
+  return {.max_rows = config_.max_batch_rows,
+          .max_sequences = config_.max_num_seqs,
+          .max_keys = config_.max_model_len,
+          .num_heads = model.num_heads,
+          .num_kv_heads = model.num_kv_heads,
+          .head_dim = model.head_dim,
+          .hidden_size = model.hidden_size};
+}
+
+MemoryRequest EngineCore::memory_request(const RowLimits& rows) const {
+  const Device& device = *parts_.backend.device;
+  const std::size_t element = size_of(parts_.backend.ops->activation_dtype());
+  MemoryNeeds needs{.weights = parts_.weights.bytes()};
+  needs.activations = Transformer::activation_bytes(parts_.model, element, rows.pass.max_rows, rows.logit_rows) +
+                      PassBuffers::device_bytes(rows.pass);
+  needs.workspaces = parts_.backend.ops->workspace_bytes(workspace_limits(parts_.model));
+  if (device.has_graphs()) needs.graphs = graph_bytes(parts_.model.num_layers);
+  std::size_t draft_kv_bytes_per_token = 0;
+  if (parts_.draft_model) {
+    const ModelConfig& draft = parts_.draft_model->config;
+    draft_kv_bytes_per_token = kv_shape(draft).bytes_per_token();
+    needs.draft_weights = parts_.draft_model->weights.bytes();
+    needs.activations += Transformer::activation_bytes(draft, element, rows.pass.max_rows, rows.pass.max_sequences) +
+                         PassBuffers::device_bytes(rows.pass);
+    needs.workspaces =
+        std::max(needs.workspaces, parts_.backend.ops->workspace_bytes(workspace_limits(draft)));  // shared
+  }
+  // One slot takes the K/V of the rows that fill recorded passes up.
+  const int num_padding_slots = device.has_graphs() ? 1 : 0;
+  return {.kv_bytes_per_token = kv_shape(parts_.model).bytes_per_token(),
+          .draft_kv_bytes_per_token = draft_kv_bytes_per_token,
+          .page_size = config_.page_size,
+          .max_model_len = config_.max_model_len,
+          .max_num_seqs = config_.max_num_seqs,
+          .num_scratch_slots = rows.draft_rows + num_padding_slots,
+          .kv_cache_bytes = static_cast<std::size_t>(config_.kv_cache_bytes),
+          .needs = needs,
+          .available_bytes = device.available_bytes(),
+          .total_bytes = device.total_bytes(),
+          .utilization = config_.gpu_memory_utilization};
+}
+
+void EngineCore::plan_memory_and_build() {
+  const int model_limit = parts_.model.max_position_embeddings;
+  if (config_.max_model_len > model_limit) {
+    fail(ErrorCode::kInvalidArgument, "max_model_len is ", config_.max_model_len, ", the model was made for ",
+         model_limit, " positions");
+  }
+  if (config_.max_model_len == 0) config_.max_model_len = model_limit;
+  if (parts_.draft_model && parts_.draft_model->config.max_position_embeddings < config_.max_model_len) {
+    log(LogLevel::kWarning, "the draft model was made for ", parts_.draft_model->config.max_position_embeddings,
+        " positions, sequences may reach ", config_.max_model_len, ": drafts beyond are rarely accepted");
+  }
+
+  const MemoryRequest request = memory_request(row_limits());
+  const MemoryPlan plan = plan_memory(request);
+  if (plan.num_pages < (config_.max_model_len + config_.page_size - 1) / config_.page_size) {
+    log(LogLevel::kInfo, "the KV cache holds ", plan.num_pages * config_.page_size,
+        " tokens: max_model_len is lowered from ", config_.max_model_len);
+    config_.max_model_len = plan.num_pages * config_.page_size;
+  }
+  fill_info(request, plan);
+  log(LogLevel::kInfo, "memory\n", info_.memory_text());
+  build(row_limits(), plan);
+}
+
+void EngineCore::build(const RowLimits& rows, const MemoryPlan& plan) {
+  Backend& backend = parts_.backend;
+  backend.ops->reserve(workspace_limits(parts_.model));
+  if (parts_.draft_model) backend.ops->reserve(workspace_limits(parts_.draft_model->config));
+  target_ = std::make_unique<Transformer>(parts_.model, std::move(parts_.weights), backend, rows.pass.max_rows,
+                                          rows.logit_rows);
+  const int all_pages = plan.num_pages + plan.num_scratch_pages;
+  target_kv_ = std::make_unique<KvPool>(*backend.device, kv_shape(parts_.model), all_pages, config_.page_size);
+  kv_ = std::make_unique<PagedKvCache>(plan.num_pages, plan.num_scratch_pages, config_.page_size);
+  if (parts_.drafter == nullptr) {
+    parts_.drafter = make_drafter(config_.speculation, std::move(parts_.draft_model), backend, parts_.dtype,
+                                  {.pass = rows.pass,
+                                   .vocab_size = parts_.model.vocab_size,
+                                   .num_pages = all_pages,
+                                   .page_size = config_.page_size});
+  }
+  info_.drafter = parts_.drafter == nullptr ? "none" : parts_.drafter->name();
+
+  SchedulerLimits limits{.max_num_seqs = config_.max_num_seqs, .max_batch_rows = config_.max_batch_rows};
+  if (parts_.drafter != nullptr) {
+    limits.max_tree_nodes = parts_.drafter->shape().max_nodes;
+    limits.max_tree_depth = parts_.drafter->shape().max_depth;
+  }
+  scheduler_ = std::make_unique<Scheduler>(limits, *kv_);
+  runner_ =
+      std::make_unique<StepRunner>(backend, *target_, *target_kv_, *kv_, *scheduler_, parts_.drafter.get(), rows.pass);
+}
+
+void EngineCore::fill_info(const MemoryRequest& request, const MemoryPlan& plan) {
+  info_.architecture = parts_.model.architecture;
+  info_.device = config_.device;
+  info_.dtype = parts_.dtype;
+  info_.prompt_attention = parts_.backend.ops->prompt_attention();
+  info_.weight_bytes = request.needs.weights;
+  info_.num_parameters = static_cast<std::int64_t>(info_.weight_bytes / size_of(parts_.dtype));
+  info_.draft_weight_bytes = request.needs.draft_weights;
+  info_.kv_bytes_per_token = request.kv_bytes_per_token + request.draft_kv_bytes_per_token;
+  info_.kv_cache_bytes = plan.bytes;
+  info_.draft_kv_cache_bytes = plan.draft_bytes;
+  info_.scratch_bytes = plan.scratch_bytes;
+  info_.activation_bytes = request.needs.activations;
+  info_.workspace_bytes = request.needs.workspaces;
+  info_.graph_bytes = request.needs.graphs;
+  info_.device_bytes = request.total_bytes;
+  info_.memory_limit_bytes = plan.limit_bytes;
+  info_.num_pages = plan.num_pages;
+  info_.page_size = config_.page_size;
+  info_.max_model_len = config_.max_model_len;
+  info_.vocab_size = parts_.model.vocab_size;
+  info_.eos_token_ids = parts_.model.eos_token_ids;
+}
+
+}  // namespace fastspec

@@ -1,0 +1,239 @@
+"""Decoding speed of this engine, of a shape or a real model, beside transformers in the same run.
+
+python -m fastspec.bench --shape qwen2.5-7b --device cuda --points 1x1K,1x32K,16x8K --compare transformers --rate 4.2
+python -m fastspec.bench --model DIR --drafter ngram --batch 1,8 --context 128 --compare transformers
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fastspec import (
+    DrafterConfig,
+    Engine,
+    EngineConfig,
+    FastSpecError,
+    InvalidArgumentError,
+    ShapeBenchmark,
+    ShapeBenchmarkConfig,
+    SpeculationConfig,
+    Tokenizer,
+    hub,
+)
+from fastspec.bench import report
+from fastspec.bench.engine import ModelSide, ShapeSide
+from fastspec.bench.sides import Point, Side, measure
+
+_PASSAGE = (
+    "The harbour was quiet that morning. Three grey boats lay at the quay, and an old man mended a net in the pale "
+    "light. Nobody spoke. A gull walked along the wall as if it owned the town, turned its head, and looked at the "
+    "tide coming in. "
+)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the benchmark. Returns the exit code: 0, 1 for a failure, 2 for bad input, 130 after Ctrl-C."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if (options.shape is None) == (options.model is None):
+        parser.error("give --shape or --model, not both")
+    try:
+        options.points = options.points or [Point(b, c) for b in options.batch for c in options.context]
+        _run(options)
+    except FastSpecError as error:
+        print(f"fastspec.bench: {error}", file=sys.stderr)
+        return 1 if error.code in ("internal", "device_failure", "out_of_memory") else 2
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return 130
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m fastspec.bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    what = parser.add_argument_group("what")
+    what.add_argument("--shape", help="random weights of qwen2.5-7b, llama-3.1-8b, qwen3-8b or a config.json")
+    what.add_argument("--model", help="directory, hub name or .gguf file")
+    what.add_argument("--device", default="cpu", help="cpu, cpu:reference or cuda")
+    what.add_argument("--dtype", help="float32, bfloat16, float16; default: the checkpoint's, bfloat16 for a shape")
+    what.add_argument("--compare", choices=("transformers",), help="measure it too, taking turns")
+    what.add_argument("--num-threads", type=int, default=0)
+    where = parser.add_argument_group("where")
+    where.add_argument("--batch", type=_list_of(int), default=[1], help="sequences at once: 1,16")
+    where.add_argument("--context", type=_list_of(_tokens), default=[128], help="tokens of each prompt: 128,32K")
+    where.add_argument("--points", type=_list_of(_point), help="instead of the grid: 1x1K,16x32K")
+    how = parser.add_argument_group("how")
+    how.add_argument("--repeat", type=int, default=5, help="runs of each side at each point; the median counts")
+    how.add_argument("--steps", type=int, default=20, help="with --shape: steps of a run")
+    how.add_argument("--max-tokens", type=int, default=64, help="with --model: tokens decoded of each prompt")
+    how.add_argument("--drafter", default="none", help="with --model: ngram or standalone:DIR")
+    how.add_argument("--prompt-file", type=Path, help="with --model: text that fills the prompts, repeated")
+    how.add_argument("--synthetic-rows", type=int, default=0, help="with --shape: drafted rows a sequence")
+    how.add_argument("--synthetic-acceptance", type=float, default=0.0, help="of these accepted a step: SYNTHETIC")
+    how.add_argument("--transformers-way", action="append", help="only this one: graph, static or dynamic; repeatable")
+    how.add_argument("--rate", type=float, default=0.0, help="TB/s of the roofline; 0: measured where torch is there")
+    how.add_argument("--json", action="store_true", help="print one object")
+    return parser
+
+
+def _list_of(item: Callable[[str], Any]) -> Callable[[str], list[Any]]:
+    def parse(text: str) -> list[Any]:
+        return [item(part) for part in text.split(",")]
+
+    return parse
+
+
+def _tokens(text: str) -> int:
+    thousands = text[-1:] in ("K", "k")
+    return int(text[:-1]) * 1024 if thousands else int(text)
+
+
+def _point(text: str) -> Point:
+    batch, _, context = text.partition("x")
+    return Point(int(batch), _tokens(context))
+
+
+def _run(options: argparse.Namespace) -> None:
+    for name in ("repeat", "steps", "max_tokens"):
+        if getattr(options, name) < 1:
+            raise InvalidArgumentError(f"--{name.replace('_', '-')}: must be positive")
+    if options.compare and options.device == "cpu:reference":
+        raise InvalidArgumentError("--compare: transformers has no cpu:reference")
+    rate = 1e12 * options.rate or _measured_rate(options.device)
+    sides = _shape_sides(options) if options.shape else _model_sides(options)
+    heading = {
+        "device": _device_name(options.device),
+        "model": options.shape or options.model,
+        "dtype": options.dtype or "checkpoint",
+        "repetitions": options.repeat,
+        "roofline_bytes_per_second": rate,
+        "rate_is_measured": options.rate == 0,
+        "synthetic_acceptance": options.synthetic_acceptance if options.synthetic_rows else None,
+    }
+    if not options.json:
+        print("\n".join(f"{name}: {value}" for name, value in heading.items() if value is not None))
+    measured = []
+    with _progress(len(options.points) * options.repeat * len(sides)) as bar:
+        for point in options.points:
+            results = measure(point, sides, options.repeat, bar.update)
+            measured.append(report.point_json(point, results, rate))
+            if not options.json:
+                bar.clear()
+                print(report.point_text(point, results, rate), flush=True)
+    if options.json:
+        print(json.dumps({**heading, "points": measured}, indent=2))
+
+
+def _progress(total: int) -> Any:
+    from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
+
+    return tqdm(total=total, desc="benchmark", unit="run", leave=False, disable=None)
+
+
+def _measured_rate(device: str) -> float:
+    try:
+        from fastspec.bench.peer import measured_rate
+    except FastSpecError:
+        return 0.0
+    return measured_rate(device)
+
+
+def _device_name(device: str) -> str:
+    if device.startswith("cuda"):
+        try:
+            import torch
+        except ImportError:
+            return device
+        return str(torch.cuda.get_device_name(device))
+    return f"{device}, {platform.processor() or platform.machine()}, {os.cpu_count()} cores"
+
+
+# --- sides ------------------------------------------------------------------------------------------------------------
+
+
+def _shape_sides(options: argparse.Namespace) -> list[Side]:
+    options.dtype = options.dtype or "bfloat16"
+    config = ShapeBenchmarkConfig(
+        shape=options.shape,
+        device=options.device,
+        dtype=options.dtype,
+        num_threads=options.num_threads,
+        synthetic_rows=options.synthetic_rows,
+        synthetic_acceptance=options.synthetic_acceptance,
+    )
+    growth = config.growth(options.steps, 1)
+    config.max_batch = max(point.batch for point in options.points)
+    config.max_length = max(point.context for point in options.points) + growth
+    config.max_num_slots = max(point.batch * (point.context + growth) for point in options.points)
+    benchmark = ShapeBenchmark(config)
+    sides: list[Side] = [ShapeSide(benchmark, options.steps)]
+    if options.synthetic_rows:
+        sides.append(ShapeSide(benchmark, options.steps, speculative=True))
+    if options.compare:
+        from fastspec.bench import peer
+
+        model = peer.random_model(options.shape, options.device, options.dtype)
+        sides.append(peer.TransformersSide(model, options.steps, options.repeat, None, _ways(options)))
+    return sides
+
+
+def _model_sides(options: argparse.Namespace) -> list[Side]:
+    if options.synthetic_rows:
+        raise InvalidArgumentError("--synthetic-rows belongs to --shape; --model has real drafters")
+    directory = hub.resolve_model(options.model)
+    engine = Engine(
+        EngineConfig(
+            model=str(directory),
+            device=options.device,
+            dtype=options.dtype,
+            num_threads=options.num_threads,
+            max_num_seqs=max(point.batch for point in options.points),
+            max_model_len=max(point.context for point in options.points) + options.max_tokens,
+            speculation=SpeculationConfig(drafter=DrafterConfig.parse(options.drafter)),
+        )
+    )
+    options.dtype = engine.info.dtype
+    text = options.prompt_file.read_text() if options.prompt_file else _PASSAGE
+    passage = _passage_tokens(engine.tokenizer, text)
+
+    def prompts(point: Point) -> list[list[int]]:
+        rotated = [passage[i % len(passage) :] + passage[: i % len(passage)] for i in range(point.batch)]
+        return [(ids * (1 + point.context // len(ids)))[: point.context] for ids in rotated]
+
+    sides: list[Side] = [ModelSide(engine, prompts, options.max_tokens)]
+    if options.drafter != "none":
+        sides.append(ModelSide(engine, prompts, options.max_tokens, speculative=True))
+    if options.compare:
+        from fastspec.bench import peer
+
+        model = peer.load_model(directory, options.device, options.dtype)
+        # The first token comes with the prompt.
+        sides.append(peer.TransformersSide(model, options.max_tokens - 1, options.repeat, prompts, _ways(options)))
+    return sides
+
+
+def _passage_tokens(tokenizer: Tokenizer | None, text: str) -> list[int]:
+    return list(range(3, 80)) if tokenizer is None else tokenizer.encode(text, False)
+
+
+def _ways(options: argparse.Namespace) -> list[str]:
+    from fastspec.bench import peer
+
+    names = {"graph": peer.GRAPH, "static": peer.STATIC, "dynamic": peer.DYNAMIC}
+    unknown = [way for way in options.transformers_way or () if way not in names]
+    if unknown:
+        raise InvalidArgumentError(f"--transformers-way {unknown[0]}: expected one of {', '.join(names)}")
+    return [names[way] for way in options.transformers_way or names]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

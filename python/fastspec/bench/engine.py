@@ -1,0 +1,137 @@
+"""This engine's sides: a shape with random weights, and a real model, each plain or speculative."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from fastspec._fastspec import (
+    Engine,
+    EngineStats,
+    Output,
+    Request,
+    RequestSpeculation,
+    SamplingParams,
+    ShapeBenchmark,
+    ShapePoint,
+)
+from fastspec.bench.sides import Point, Run
+from fastspec.errors import FastSpecError
+
+_VERBS = ("plan", "draft", "budget", "verify", "accept", "commit", "emit")
+
+Prompts = Callable[[Point], list[list[int]]]
+
+
+def step_notes(stats: EngineStats) -> dict[str, object]:
+    """Where the steps of a run went."""
+    steps = max(stats.steps, 1)
+    return {
+        "acceptance_length": stats.acceptance_length,
+        "ms_per_step_by_verb": {verb: 1e3 * getattr(stats, f"{verb}_seconds") / steps for verb in _VERBS},
+        "graph_replays": stats.graph_replays,
+        "graph_captures": stats.graph_captures,
+        "graph_eager_passes": stats.graph_eager_passes,
+    }
+
+
+class ShapeSide:
+    """Decoding of a shape on a KV cache of noise."""
+
+    def __init__(self, benchmark: ShapeBenchmark, steps: int, *, speculative: bool = False) -> None:
+        """`steps` a run; `speculative` with the synthetic acceptance that the benchmark was made with."""
+        self.name = "SYNTHETIC speculation" if speculative else "plain"
+        self._benchmark = benchmark
+        self._steps = steps
+        self._speculative = speculative
+        self._point = Point(0, 0)
+        self._last: ShapePoint | None = None
+
+    def prepare(self, point: Point) -> None:
+        """One step, in which graphs are recorded and buffers grow."""
+        self._point = point
+        self._benchmark.measure(point.batch, point.context, 1, 1, self._speculative)
+
+    def run(self) -> Run:
+        """Steps from the point's context on."""
+        point = self._point
+        self._last = self._benchmark.measure(point.batch, point.context, self._steps, 1, self._speculative)
+        stats = self._last.stats
+        return Run(self._last.median_milliseconds, stats.generated_tokens / stats.steps)
+
+    def finish(self) -> dict[str, object]:
+        """Verbs and bytes of the last run."""
+        assert self._last is not None
+        return {
+            "weight_bytes": self._last.weight_bytes,
+            "kv_bytes": self._last.kv_bytes,
+            "host_gap_ms": self._last.host_gap_milliseconds,
+            **step_notes(self._last.stats),
+        }
+
+
+class ModelSide:
+    """Decoding of a real model after real prompts."""
+
+    def __init__(self, engine: Engine, prompts: Prompts, max_tokens: int, *, speculative: bool = False) -> None:
+        """`max_tokens` a sequence; `speculative` with the engine's drafter."""
+        self.name = engine.info.drafter if speculative else "plain"
+        self._engine = engine
+        self._prompts = prompts
+        self._max_tokens = max_tokens
+        self._speculative = speculative
+        self._requests: list[Request] = []
+        self._point = Point(0, 0)
+        self._prompt_seconds = 0.0
+
+    def prepare(self, point: Point) -> None:
+        """A short run, in which graphs are recorded and buffers grow."""
+        self._point = point
+        self._requests = self._make_requests(min(8, self._max_tokens))
+        self.run()
+        self._requests = self._make_requests(self._max_tokens)
+
+    def run(self) -> Run:
+        """Prompts, then decoding, which alone is timed: it begins when every sequence has its first token."""
+        engine = self._engine
+        place = {engine.submit(request): i for i, request in enumerate(self._requests)}
+        token_ids: list[list[int]] = [[] for _ in place]
+        start = time.perf_counter()
+        while not all(token_ids):
+            self._step(place, token_ids)
+        self._prompt_seconds = time.perf_counter() - start
+        before = sum(map(len, token_ids))
+        engine.reset_stats()
+        start = time.perf_counter()
+        while engine.has_work():
+            self._step(place, token_ids)
+        seconds = time.perf_counter() - start
+        steps = max(engine.stats().steps, 1)
+        return Run(1e3 * seconds / steps, (sum(map(len, token_ids)) - before) / steps, token_ids)
+
+    def _step(self, place: dict[int, int], token_ids: list[list[int]]) -> None:
+        outputs: list[Output] = []
+        self._engine.step_into(outputs)
+        for output in outputs:
+            if output.error:
+                raise FastSpecError(output.error)
+            token_ids[place[output.request]] += output.token_ids
+
+    def _make_requests(self, max_tokens: int) -> list[Request]:
+        params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
+        speculation = RequestSpeculation(enabled=self._speculative)
+        return [
+            Request(prompt_token_ids=ids, sampling=params, speculation=speculation)
+            for ids in self._prompts(self._point)
+        ]
+
+    def finish(self) -> dict[str, object]:
+        """Verbs and bytes of the last run; the embedding counts among the weights."""
+        info = self._engine.info
+        length = self._point.context + self._max_tokens / 2
+        return {
+            "weight_bytes": float(info.weight_bytes),
+            "kv_bytes": self._point.batch * length * info.kv_bytes_per_token,
+            "prompt_seconds": self._prompt_seconds,
+            **step_notes(self._engine.stats()),
+        }

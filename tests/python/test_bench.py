@@ -1,0 +1,180 @@
+"""python -m fastspec.bench on the CPU: what is measured and printed, and that transformers decodes the same tokens."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fastspec.bench import peer
+from fastspec.bench.__main__ import main
+from fastspec.bench.sides import Point, Result, Run, first_difference, measure
+
+SHAPE = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 100,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-5,
+}
+
+
+@pytest.fixture
+def shape(tmp_path: Path) -> str:
+    path = tmp_path / "tiny.json"
+    path.write_text(json.dumps(SHAPE))
+    return str(path)
+
+
+def run_json(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
+    code = main([*(str(argument) for argument in arguments), "--json"])
+    captured = capsys.readouterr()
+    assert code == 0, captured.err
+    return json.loads(captured.out)
+
+
+def test_shape_beside_transformers(shape: str, capsys: pytest.CaptureFixture[str]) -> None:
+    options = [
+        "--shape",
+        shape,
+        "--points",
+        "1x64,3x128",
+        "--steps",
+        4,
+        "--repeat",
+        3,
+        "--rate",
+        0.1,
+        "--dtype",
+        "float32",
+    ]
+    options += ["--synthetic-rows", 4, "--synthetic-acceptance", 2.5, "--compare", "transformers"]
+    found = run_json(capsys, *options)
+    assert [(point["batch"], point["context"]) for point in found["points"]] == [(1, 64), (3, 128)]
+    for point in found["points"]:
+        plain, speculative, other = (
+            point["sides"][name] for name in ("plain", "SYNTHETIC speculation", "transformers")
+        )
+        assert len(plain["ms_per_step_runs"]) == len(other["ms_per_step_runs"]) == 3
+        assert plain["ms_per_step"] in plain["ms_per_step_runs"]
+        assert plain["tokens_per_second"] == pytest.approx(1e3 * point["batch"] / plain["ms_per_step"])
+        assert other["tokens_per_second"] == pytest.approx(1e3 * point["batch"] / other["ms_per_step"])
+        ratio = plain["tokens_per_second"] / other["tokens_per_second"]
+        assert plain["over"]["transformers"] == pytest.approx(ratio)
+        assert speculative["acceptance_length"] == pytest.approx(3.5, abs=0.26)  # 4 steps of 2 and 3
+        assert plain["roofline_ms"] == pytest.approx((plain["weight_bytes"] + plain["kv_bytes"]) / 1e8)
+        assert other["way"] in (peer.STATIC, peer.DYNAMIC)
+        assert other["ways_that_failed"] == {}
+
+    assert main([str(option) for option in options]) == 0
+    text = capsys.readouterr().out
+    assert text.count("SYNTHETIC speculation") == 2
+    assert text.count("x transformers") == 4
+
+
+def test_model_beside_transformers(tiny_model_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--model", tiny_model_dir, "--batch", "1,3", "--context", 40, "--max-tokens", 12, "--repeat", 2]
+    options += ["--rate", 0.1, "--drafter", "ngram", "--compare", "transformers", "--dtype", "float32"]
+    found = run_json(capsys, *options)
+    for point in found["points"]:
+        assert list(point["sides"]) == ["plain", "ngram", "transformers"]
+        assert point["differences"] == {"ngram": None, "transformers": None}
+        for side in point["sides"].values():
+            assert side["tokens_per_second"] > 0
+
+
+def test_a_difference_is_told() -> None:
+    left, right = Run(1, 1, [[1, 2, 3], [4, 5, 6]]), Run(1, 1, [[1, 2, 3], [4, 9, 6]])
+    assert first_difference(left, left) is None
+    assert first_difference(left, right) == (1, 1)
+
+
+@pytest.mark.parametrize("way", [peer.STATIC, peer.DYNAMIC])
+def test_ways_of_transformers_decode_its_own_tokens(way: str, tiny_model_dir: Path) -> None:
+    model = peer.load_model(tiny_model_dir, "cpu", "float32")
+    prompts = [[5, 6, 7, 8, 9], [100, 90, 80, 70, 60]]
+    with torch.no_grad():
+        expected = model.generate(
+            torch.tensor(prompts), do_sample=False, min_new_tokens=9, max_new_tokens=9, pad_token_id=0
+        )[:, 5:].tolist()
+        decoder = peer.Decoder(model, 2, 32, way)
+        for _ in range(2):  # a used cache begins anew
+            decoder.fill_with_prompts(prompts)
+            assert decoder.decode(8) > 0
+            assert decoder.token_ids(5, 9) == expected
+
+
+class NoHostReads(TorchDispatchMode):
+    """Fails where a tensor's value is asked for: a CUDA graph could not record that."""
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert function._schema.name not in ("aten::_local_scalar_dense", "aten::nonzero"), function
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_static_step_can_be_recorded(tiny_model_dir: Path) -> None:
+    model = peer.load_model(tiny_model_dir, "cpu", "float32")
+    with torch.no_grad():
+        decoder = peer.Decoder(model, 2, 32, peer.STATIC)
+        decoder.fill_with_noise(10)
+        decoder.step()
+        with NoHostReads():
+            decoder.step()
+
+
+def test_sides_take_turns() -> None:
+    calls: list[str] = []
+
+    class Fake:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def prepare(self, point: Point) -> None:
+            calls.append(f"{self.name} prepare")
+
+        def run(self) -> Run:
+            calls.append(self.name)
+            return Run(2.0, 1)
+
+        def finish(self) -> dict[str, object]:
+            return {"of": self.name}
+
+    results = measure(Point(1, 8), [Fake("a"), Fake("b")], 2)
+    assert calls == ["a prepare", "b prepare", "a", "b", "a", "b"]
+    assert [result.notes["of"] for result in results] == ["a", "b"]
+
+
+def test_median_of_an_even_number_is_the_slower() -> None:
+    assert Result("x", [Run(ms, 1) for ms in (1.0, 2.0, 3.0, 4.0)]).median.milliseconds == 3.0
+
+
+def test_importing_brings_no_torch() -> None:
+    program = "import sys, fastspec.bench.__main__; print([m for m in ('torch', 'transformers') if m in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        (["--shape", "qwen9", "--rate", "1"], "qwen2.5-7b"),
+        (["--shape", "qwen3-8b", "--steps", "0"], "--steps"),
+        (["--model", "nowhere", "--synthetic-rows", "2"], "--shape"),
+        (["--shape", "qwen3-8b", "--device", "cpu:reference", "--compare", "transformers"], "cpu:reference"),
+    ],
+)
+def test_refusals(options: list[str], word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*options, "--rate", "1"]) == 2
+    assert word in capsys.readouterr().err

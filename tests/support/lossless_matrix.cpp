@@ -1,0 +1,267 @@
+// See lossless_matrix.h.
+#include "support/lossless_matrix.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <span>
+#include <sstream>
+#include <utility>
+
+namespace fastspec::testing {
+
+std::vector<Request> matrix_requests(int count, float temperature, bool penalties) {
+  std::mt19937_64 random(108);
+  std::vector<Request> requests(count);
+  for (int i = 0; i < count; ++i) {
+    Request& request = requests[i];
+    const int prompt_len = std::vector<int>{1, 7, 30, 4, 45, 12, 2, 19}[i % 8];
+    for (int t = 0; t < prompt_len; ++t) {
+      request.prompt_token_ids.push_back(std::uniform_int_distribution<TokenId>(0, kMatrixVocab - 2)(random));
+    }
+    SamplingParams& sampling = request.sampling;
+    sampling.temperature = temperature;
+    sampling.seed = 1000 + i;
+    sampling.max_tokens = 30 + i % 3;
+    sampling.n = i % 8 == 2 ? 2 : 1;
+    if (i % 4 == 1) sampling.logprobs = 3;
+    if (i % 4 == 2) sampling.stop = {"abca", "dd"};
+    if (i % 4 == 3) sampling.stop_token_ids = {5, 17};
+    if (i % 5 == 1) sampling.min_tokens = 9;
+    if (i % 3 == 1) sampling.top_k = 12;
+    if (i % 3 == 2) sampling.top_p = 0.9f;
+    if (i % 7 == 3) sampling.min_p = 0.02f;
+    if (i % 6 == 4) sampling.ignore_eos = true;
+    sampling.logit_bias = {{3, 1.5f}, {kMatrixVocab - 1, i % 2 == 0 ? 2.0f : -1.0f}};
+    if (penalties) {
+      sampling.repetition_penalty = 1.3f;
+      sampling.presence_penalty = 0.4f;
+      sampling.frequency_penalty = 0.3f;
+    }
+  }
+  return requests;
+}
+
+const std::vector<MatrixSetting>& matrix_settings() {
+  static const std::vector<MatrixSetting> kSettings = {
+      {MatrixDrafter::kNone},
+      {MatrixDrafter::kNgram},
+      {MatrixDrafter::kStandalone},
+      {MatrixDrafter::kPlantedChain, 0.3},
+      {MatrixDrafter::kPlantedChain, 0.8},
+      {MatrixDrafter::kPlantedChain, 1.0},
+      {MatrixDrafter::kPlantedBlock, 0.8},
+      {MatrixDrafter::kPlantedTree, 0.3},
+      {MatrixDrafter::kPlantedTree, 0.8},
+      {MatrixDrafter::kPlantedTree, 1.0},
+      {MatrixDrafter::kAdversarialTree},
+  };
+  return kSettings;
+}
+
+HarnessOptions matrix_options(const MatrixSetting& setting, const std::vector<Request>& requests, const Outputs& plain,
+                              Coverage* coverage) {
+  HarnessOptions options;
+  const auto plant = [&](TreeShape shape, bool knows) {
+    options.own_drafter = std::make_unique<PlantedDrafter>(
+        knows ? truths_of(requests, plain) : std::map<std::pair<std::uint64_t, std::uint32_t>, std::vector<TokenId>>{},
+        shape, setting.probability, shape == TreeShape::kTree ? 4 : 6, kMatrixVocab, coverage);
+  };
+  switch (setting.drafter) {
+    case MatrixDrafter::kNone:
+      break;
+    case MatrixDrafter::kNgram:
+      options.drafter.kind = "ngram";
+      options.drafter.ngram_min = 1;
+      break;
+    case MatrixDrafter::kStandalone:
+      options.drafter.kind = "standalone";
+      options.drafter.model = "tiny";
+      break;
+    case MatrixDrafter::kPlantedChain:
+      plant(TreeShape::kChain, true);
+      break;
+    case MatrixDrafter::kPlantedBlock:
+      plant(TreeShape::kBlock, true);
+      break;
+    case MatrixDrafter::kPlantedTree:
+      plant(TreeShape::kTree, true);
+      break;
+    case MatrixDrafter::kAdversarialTree:
+      plant(TreeShape::kTree, false);
+      break;
+  }
+  return options;
+}
+
+namespace {
+
+/// Drops a random tail of a random running sequence in every owner of its state, and watches what is drawn again.
+class RandomTruncation {
+ public:
+  void operator()(EngineCore& engine) {
+    const auto& running = engine.scheduler().running_sequences();
+    for (const auto& sequence : running) watch(*sequence);
+    if (running.empty() || !std::bernoulli_distribution(0.2)(random_)) return;
+    const Sequence& victim = *running[random_() % running.size()];
+    const int generated = victim.num_generated();
+    engine.runner().truncate(victim.id(), victim.len() - static_cast<int>(random_() % (generated + 1)));
+    engine.kv().check_invariants();
+    known_[key_of(victim)].length = static_cast<std::size_t>(victim.num_generated());
+    ++count;
+  }
+
+  /// The first token of each output that came out differently.
+  std::map<std::size_t, Redraw> redraws(const std::vector<Request>& requests) const {
+    std::map<std::size_t, Redraw> result;
+    std::size_t output = 0;
+    for (const Request& request : requests) {
+      for (int sample = 0; sample < request.sampling.n; ++sample, ++output) {
+        const auto found = known_.find({*request.sampling.seed, static_cast<std::uint32_t>(sample)});
+        if (found == known_.end()) continue;
+        const Known& known = found->second;
+        if (known.redraw) {
+          result[output] = *known.redraw;
+        } else if (known.length < known.tokens.size()) {
+          result[output] = {known.length, -1};
+        }
+      }
+    }
+    return result;
+  }
+
+  int count = 0;
+
+ private:
+  using Key = std::pair<std::uint64_t, std::uint32_t>;  // seed, sample
+  struct Known {
+    std::vector<TokenId> tokens;  // generated, as the caller has them
+    std::size_t length = 0;       // of them, what the sequence had when it was last seen
+    std::optional<Redraw> redraw;
+  };
+
+  static Key key_of(const Sequence& sequence) {
+    const SamplingRule rule = sequence.rule();
+    return {rule.seed, rule.sample_index};
+  }
+
+  void watch(const Sequence& sequence) {
+    const std::span<const TokenId> generated = std::span(sequence.tokens()).subspan(sequence.prompt_len());
+    Known& known = known_[key_of(sequence)];
+    for (std::size_t i = 0; i < std::min(generated.size(), known.tokens.size()) && !known.redraw; ++i) {
+      if (generated[i] != known.tokens[i]) known.redraw = Redraw{i, generated[i]};
+    }
+    for (std::size_t i = known.tokens.size(); i < generated.size(); ++i) known.tokens.push_back(generated[i]);
+    known.length = generated.size();
+  }
+
+  std::mt19937_64 random_{3};
+  std::map<Key, Known> known_;
+};
+
+void disturb(HarnessOptions& options, Disturbance disturbance) {
+  if (disturbance == Disturbance::kChunks) {
+    options.max_num_seqs = std::min(options.max_num_seqs, 4);
+    options.max_batch_rows = 9;
+  }
+  if (disturbance == Disturbance::kPreemption) {
+    options.num_pages = 26;
+    options.max_model_len = 104;
+  }
+}
+
+}  // namespace
+
+MatrixRun run_matrix_case(const MatrixCase& matrix_case, const HarnessOptions& base,
+                          const std::vector<Request>& requests, const Outputs& plain, Coverage* coverage) {
+  HarnessOptions options = matrix_options(matrix_case.setting, requests, plain, coverage);
+  options.device = base.device;
+  options.dtype = base.dtype;
+  options.replays = base.replays;
+  options.max_num_seqs = matrix_case.batch;
+  disturb(options, matrix_case.disturbance);
+  const auto engine = make_engine(std::move(options));
+  RandomTruncation truncation;
+  MatrixRun result;
+  std::int64_t prompt_rows = 0;
+  const auto between = [&](EngineCore& core) {
+    const std::int64_t seen = core.stats().prompt_rows;
+    if (seen > prompt_rows) ++result.prompt_steps;
+    prompt_rows = seen;
+    if (matrix_case.disturbance == Disturbance::kTruncation) truncation(core);
+  };
+  const int arrivals = matrix_case.disturbance == Disturbance::kChunks ? 1 : 0;
+  result.outputs = run(*engine, requests, arrivals, between);
+  engine->check_invariants();
+  result.stats = engine->stats();
+  result.truncations = truncation.count;
+  result.redraws = truncation.redraws(requests);
+  return result;
+}
+
+std::string describe(const MatrixCase& matrix_case, float temperature, bool penalties) {
+  static const char* const kDrafters[] = {"none",          "ngram",        "standalone",      "planted chain",
+                                          "planted block", "planted tree", "adversarial tree"};
+  static const char* const kNames[] = {"", ", chunks", ", preemption", ", truncation"};
+  std::ostringstream text;
+  text << kDrafters[static_cast<int>(matrix_case.setting.drafter)] << " p " << matrix_case.setting.probability
+       << ", batch " << matrix_case.batch << ", T " << temperature << (penalties ? ", penalties" : "")
+       << kNames[static_cast<int>(matrix_case.disturbance)];
+  return text.str();
+}
+
+Coverage* MatrixReach::coverage_of(const MatrixCase& matrix_case) {
+  const bool adversarial = matrix_case.setting.drafter == MatrixDrafter::kAdversarialTree;
+  if (matrix_case.disturbance != Disturbance::kNone || adversarial) return nullptr;
+  return matrix_case.setting.drafter == MatrixDrafter::kPlantedTree ? &trees_ : &chains_;
+}
+
+void MatrixReach::add(const MatrixCase& matrix_case, const MatrixRun& run) {
+  truncations_ += run.truncations;
+  if (matrix_case.disturbance == Disturbance::kPreemption) preemptions_ += run.stats.preemptions;
+  if (matrix_case.disturbance != Disturbance::kNone) return;
+  if (matrix_case.setting.drafter == MatrixDrafter::kStandalone) accepted_standalone_ += run.stats.accepted_tokens;
+  if (matrix_case.setting.drafter == MatrixDrafter::kNgram) accepted_ngram_ += run.stats.accepted_tokens;
+}
+
+void MatrixReach::merge(const MatrixReach& other) {
+  const auto join = [](Coverage& target, const Coverage& source) {
+    target.accepted_lengths.insert(source.accepted_lengths.begin(), source.accepted_lengths.end());
+    target.child_indices.insert(source.child_indices.begin(), source.child_indices.end());
+    target.end_places.insert(source.end_places.begin(), source.end_places.end());
+    target.duplicate_siblings += source.duplicate_siblings;
+  };
+  join(trees_, other.trees_);
+  join(chains_, other.chains_);
+  accepted_standalone_ += other.accepted_standalone_;
+  accepted_ngram_ += other.accepted_ngram_;
+  preemptions_ += other.preemptions_;
+  truncations_ += other.truncations_;
+}
+
+std::string MatrixReach::missing(int batch) const {
+  std::ostringstream text;
+  const auto more_than = [&](std::int64_t seen, std::int64_t least, const char* what) {
+    if (seen <= least) text << what << ": " << seen << ", more than " << least << " expected\n";
+  };
+  const auto all_of = [&](const std::set<int>& seen, int first, int last, const char* what) {
+    for (int value = first; value <= last; ++value) {
+      if (!seen.contains(value)) text << what << ": no " << value << '\n';
+    }
+  };
+  more_than(truncations_, 20, "truncations");
+  more_than(accepted_standalone_, 20, "accepted tokens of the standalone drafter");
+  more_than(accepted_ngram_, 0, "accepted tokens of the n-gram drafter");
+  if (batch >= 3) more_than(preemptions_, 20, "preemptions");
+  all_of(trees_.accepted_lengths, 0, 4, "accepted lengths of trees");
+  all_of(chains_.accepted_lengths, 0, 6, "accepted lengths of chains");
+  all_of(trees_.child_indices, 0, 2, "accepted children");
+  all_of(trees_.end_places, 1, 5, "ends in accepted runs of trees");
+  all_of(chains_.end_places, 1, 7, "ends in accepted runs of chains");
+  more_than(trees_.duplicate_siblings, 100, "duplicate siblings");
+  return text.str();
+}
+
+}  // namespace fastspec::testing
