@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 import torch
 
-from fastspec import LLM, SamplingParams
+from fastspec import LLM, DrafterConfig, SamplingParams
 from fastspec.__main__ import main
 from fastspec.train.acceptance import Prompt, measure, table
 from fastspec.train.block import LongSpecBlock, start_from_target
 from fastspec.train.documents import Documents
-from fastspec.train.offline import CHAIN, offline_acceptance
+from fastspec.train.drafter_files import load_drafter
+from fastspec.train.offline import CHAIN, TREE, offline_acceptance
 from fastspec.train.options import TrainOptions
 from fastspec.train.ranks import Ranks
 from fastspec.train.target import Target
@@ -163,6 +164,31 @@ def test_two_processes_train_as_one(target: Target, data: Documents, tmp_path: P
     one, two = (load_file(next((tmp_path / d / "checkpoint").glob("state-*"))) for d in ("one", "two"))
     for name, tensor in one.items():
         torch.testing.assert_close(two[name], tensor, rtol=1e-3, atol=2e-5)
+
+
+def test_offline_acceptance_is_what_the_engine_measures(
+    target: Target, data: Documents, tmp_path: Path, tiny_model_dir: Path
+) -> None:
+    """Passes and committed tokens, for a drafter that accepts much."""
+    kind: Any = DrafterConfig
+    if "tree_widths" not in DrafterConfig._fields:
+        pytest.skip("this build has no longspec drafter")
+    chosen = data.by_kind(4)
+    options = replace(OPTIONS, steps=80, prompt_loss=False, anchor_positions=0, cache_target=True)
+    trainer(target, chosen, tmp_path, options).run()
+    block = load_drafter(tmp_path, target)
+    shapes = {"chain": CHAIN, "tree": TREE}
+    found = offline_acceptance(block, target, chosen, shapes)
+    params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
+    for name, widths in shapes.items():
+        drafter = kind(kind="longspec", model=str(tmp_path), tree_widths=list(widths))
+        with LLM(tiny_model_dir, drafter=drafter, dtype="float32", device="cpu:reference", max_batch_rows=1024) as llm:
+            outputs = llm.generate([chosen.prompt(i) for i in range(8)], params, progress=False)
+        stats = [output.outputs[0].stats for output in outputs]
+        tallies = [found[each][name] for each in chosen.kinds]
+        assert sum(s.decoding_passes for s in stats if s) == sum(tally.passes for tally in tallies)
+        assert sum(s.decoding_tokens for s in stats if s) == sum(tally.committed for tally in tallies)
+        assert sum(tally.tau for tally in tallies) > 1.2 * len(tallies)
 
 
 # --- the command line -------------------------------------------------------------------------------------------------

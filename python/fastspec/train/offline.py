@@ -210,7 +210,7 @@ class Tally:
         place = 0
         while place < len(accepted):
             self.passes += 1
-            self.committed += accepted[place] + 1
+            self.committed += min(accepted[place] + 1, len(accepted) - place)  # no token behind the last one
             place += accepted[place] + 1
 
 

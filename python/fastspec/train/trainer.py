@@ -32,7 +32,7 @@ from fastspec.train.target import Target
 
 Log = Callable[[str], None]
 _SHAPES = {"chain": CHAIN, "tree": TREE}
-_NO_PART_OF_A_RUN = ("eval_seconds", "eval_documents", "eval_offset", "save_seconds", "log_seconds")
+_NO_PART_OF_A_RUN = ("steps", "minutes", "eval_seconds", "eval_documents", "eval_offset", "save_seconds", "log_seconds")
 
 
 def learning_rate(options: TrainOptions, step: int, progress: float) -> float:
