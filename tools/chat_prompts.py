@@ -32,6 +32,22 @@ friendship; kindness; honesty; courage; patience; a rainy day; the sea; winter; 
 house; a lighthouse; a train journey; a small village; a market; a secret"""
 
 _TASKS = (
+    "Help me draft the outline of a research paper on {}.",
+    "Write a business proposal about {}.",
+    "Please write a speech about {} for a school assembly.",
+    "Write a press release about {}.",
+    "Write a marketing plan for a company that deals with {}.",
+    "Draft a grant application for a project on {}.",
+    "Write a detailed report on {} for my manager.",
+    "Write a script for a five-minute video about {}.",
+    "Write a letter of complaint that concerns {}.",
+    "Write a review of a film about {}.",
+    "I am preparing a presentation on {}. Please write the text of five slides.",
+    "Draft a policy document about {}.",
+    "Write a case study about {}.",
+    "Write a news article about {}.",
+    "Please help me write a travel guide with a section on {}.",
+    "Write a diary entry of someone who thinks about {}.",
     "Explain {} in simple terms.",
     "What is the history of {}?",
     "Write a short poem about {}.",

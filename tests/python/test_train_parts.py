@@ -16,7 +16,7 @@ from fastspec.train.block import LongSpecBlock, start_from_target
 from fastspec.train.documents import Documents, concatenate, until_repetition
 from fastspec.train.drafter_files import load_drafter, save_drafter
 from fastspec.train.loss import linear_cross_entropy
-from fastspec.train.offline import CHAIN, Tally, accepted_lengths
+from fastspec.train.offline import CHAIN, DraftLevel, Tally, accepted_lengths, draft_trees
 from fastspec.train.options import PRESETS, TrainOptions, from_preset
 from fastspec.train.rows import Batches, cut_rows
 from fastspec.train.target import Target, offset_positions
@@ -77,6 +77,7 @@ def test_loss_kernel_equals_plain_torch() -> None:
     for vocabulary in (100, loss_kernel.BLOCK, loss_kernel.BLOCK + 5):
         logits, teacher = 3 * torch.randn(3, vocabulary), 3 * torch.randn(3, vocabulary)
         labels = torch.randint(0, vocabulary, (3,))
+        labels[1] = logits[1].argmax()
         for given, distill in ((None, 0.0), (teacher, 0.4)):
             expected = loss._by_torch(logits, given, labels, distill)
             found = loss_kernel.by_triton(logits.clone(), given, labels, distill, torch.float32)
@@ -146,41 +147,52 @@ def test_target_states_are_those_of_transformers_at_moved_positions(target: Targ
 
 
 @pytest.mark.parametrize(
-    ("widths", "final_norm", "window"),
-    [(CHAIN, True, 512), ((2, 3, 3), True, 512), ((3, 4), False, 4)],
+    ("widths", "final_norm", "window", "offset"),
+    [(CHAIN, True, 512, 0), ((2, 3, 3), True, 512, 0), ((3, 4, 2), False, 4, 100)],
 )
-def test_offline_acceptance_equals_drafting_node_by_node(
-    target: Target, tiny_model_dir: Path, widths: tuple[int, ...], final_norm: bool, window: int
+def test_drafting_equals_drafting_node_by_node(
+    target: Target, tiny_model_dir: Path, widths: tuple[int, ...], final_norm: bool, window: int, offset: int
 ) -> None:
-    """Against an oracle with explicit caches. The continuations are the drafter's own here, so that much is accepted."""
+    """Against an oracle with explicit caches, trees and acceptance; the continuations are the drafter's own guesses."""
     import transformers
     from slow_longspec import SlowLongSpec
 
     block = random_block(target, final_norm, window)
     eager = transformers.AutoModelForCausalLM.from_pretrained(tiny_model_dir, attn_implementation="eager").eval()
-    slow = SlowLongSpec(dict(block.state_dict()), eager, window)
+    slow = SlowLongSpec(dict(block.state_dict()), eager, window, offset)
     generator = torch.Generator().manual_seed(3)
-    sequences, expected = [], []
+    sequences = []
     for _ in range(2):
         tokens = torch.randint(1, 320, (6,), generator=generator).tolist()
         for place in range(7):  # the second-best now and then: in a tree, not in a chain
             best = slow.logits(tokens, []).topk(2).indices.tolist()
             tokens.append(best[1] if place % 3 == 2 else best[0])
         sequences.append(tokens)
-        expected.append([slow.accepted(tokens[: root + 1], tokens[root + 1 :], widths) for root in range(4, 11, 2)])
-    batch = torch.tensor(sequences)
-    positions = torch.arange(13).repeat(2, 1)
-    found = accepted_lengths(
-        block,
-        target,
-        batch,
-        torch.tensor([13, 13]),
-        target.states(batch, positions, with_hidden=False),
-        torch.arange(4, 11, 2).repeat(2, 1),
-        widths,
-    )
-    assert found.tolist() == expected
-    assert found.max() >= 2
+    batch, roots = torch.tensor(sequences), torch.arange(4, 11, 2).repeat(2, 1)
+    states = target.states(batch, offset_positions(13, torch.tensor([offset, offset])), with_hidden=False)
+    levels = list(draft_trees(block, target, batch, states, roots, widths, offset))
+    accepted = accepted_lengths(levels, batch, torch.tensor([13, 13]), roots)
+    for row, tokens in enumerate(sequences):
+        for column, root in enumerate(roots[row].tolist()):
+            expected = slow.tree(tokens[: root + 1], widths)
+            assert paths(levels, row, column) == [[path for _, path in level] for level in expected]
+            scores = [score for level in expected for score, _ in level]
+            found = torch.cat([level.scores[row, column] for level in levels])
+            torch.testing.assert_close(found, torch.tensor(scores), rtol=1e-4, atol=1e-4)
+            prefix = tokens[root + 1 :]
+            depths = [d for d, level in enumerate(expected, 1) if prefix[:d] in [path for _, path in level]]
+            assert accepted[row, column] == max(depths, default=0)
+    assert accepted.max() >= 2
+
+
+def paths(levels: list[DraftLevel], row: int, column: int) -> list[list[list[int]]]:
+    """Tokens from the root to every node, level by level."""
+    found: list[list[list[int]]] = []
+    for level in levels:
+        above = found[-1] if found else [[]]
+        pairs = zip(level.parents[row, column].tolist(), level.tokens[row, column].tolist(), strict=True)
+        found.append([[*above[parent], token] for parent, token in pairs])
+    return found
 
 
 @torch.no_grad()

@@ -16,10 +16,11 @@ from torch import Tensor
 class SlowLongSpec:
     """Drafts with explicit lists of keys and values, one query at a time, in float32."""
 
-    def __init__(self, tensors: dict[str, Tensor], target: Any, window: int) -> None:
-        """`tensors` by their names in the file; `target` a transformers model with eager attention."""
+    def __init__(self, tensors: dict[str, Tensor], target: Any, window: int, offset: int = 0) -> None:
+        """`tensors` by their names in the file; `target` a transformers model with eager attention; `offset` of all
+        positions but the first four."""
         self.w = {name: tensor.float() for name, tensor in tensors.items()}
-        self.target, self.window = target, window
+        self.target, self.window, self.offset = target, window, offset
         config = target.config
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.head_dim = self.w["self_attn.q_proj.weight"].shape[0] // self.heads
@@ -29,9 +30,12 @@ class SlowLongSpec:
     def norm(self, x: Tensor, name: str) -> Tensor:
         return x / torch.sqrt((x * x).mean() + self.eps) * self.w[f"{name}.weight"]
 
-    def rotated(self, vector: Tensor, position: int) -> Tensor:
+    def position(self, place: int) -> int:
+        return place if place < 4 else place + self.offset
+
+    def rotated(self, vector: Tensor, place: int) -> Tensor:
         """Each head's first half and second half are the real and imaginary parts of rotating numbers."""
-        angles = position * self.target.model.rotary_emb.inv_freq
+        angles = self.position(place) * self.target.model.rotary_emb.inv_freq
         half = self.head_dim // 2
         out = []
         for head in vector.split(self.head_dim):
@@ -62,7 +66,12 @@ class SlowLongSpec:
             return [], []
         if tuple(committed) in self.seen:
             return self.seen[tuple(committed)]
-        cache = self.target(torch.tensor([list(committed)]), use_cache=True).past_key_values
+        length = len(committed)
+        positions = torch.tensor([[self.position(place) for place in range(length)]])
+        mask = torch.full((1, 1, length, length), float("-inf")).triu(1)
+        tokens = torch.tensor([list(committed)])
+        out = self.target(tokens, position_ids=positions, attention_mask=mask, use_cache=True)
+        cache = out.past_key_values
         layer = cache.layers[-1]
         flat = [tensor[0].transpose(0, 1).flatten(1) for tensor in (layer.keys, layer.values)]
         self.seen[tuple(committed)] = list(flat[0]), list(flat[1])
@@ -94,8 +103,8 @@ class SlowLongSpec:
             x = self.norm(x, "norm")
         return self.target.lm_head.weight.float() @ x
 
-    def tree(self, committed: Sequence[int], widths: Sequence[int]) -> list[list[list[int]]]:
-        """Paths of the nodes of each level: the best `width` by cumulative log-probability over all parents."""
+    def tree(self, committed: Sequence[int], widths: Sequence[int]) -> list[list[tuple[float, list[int]]]]:
+        """(score, path) of the nodes of each level: the best `width` by cumulative log-probability over all parents."""
         beam: list[tuple[float, list[int]]] = [(0.0, [])]
         levels = []
         for width in widths:
@@ -105,13 +114,5 @@ class SlowLongSpec:
                     candidates.append((score + value, [*path, token]))
             candidates.sort(key=lambda candidate: -candidate[0])
             beam = candidates[:width]
-            levels.append([path for _, path in beam])
+            levels.append(beam)
         return levels
-
-    def accepted(self, committed: Sequence[int], truth: Sequence[int], widths: Sequence[int]) -> int:
-        """Length of the longest prefix of `truth` that is a path of the tree."""
-        found = 0
-        for depth, level in enumerate(self.tree(committed, widths)):
-            if len(truth) > depth and list(truth[: depth + 1]) in level:
-                found = depth + 1
-        return found

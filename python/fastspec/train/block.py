@@ -144,10 +144,15 @@ class LongSpecBlock(nn.Module):
         return self.norm(x) if self.shape.final_norm else x
 
 
-def start_from_target(block: LongSpecBlock, target: Any) -> None:
+def start_from_target(block: LongSpecBlock, target: Any, scale: float = 1.0) -> None:
     """Copies what the target's last layer has of the same shape: projections, MLP and norms; biases it lacks are zero.
 
     Cross attention starts with the last layer's own query and output projections, because the keys are that layer's.
+
+    Args:
+        block: is changed.
+        target: a causal language model of transformers.
+        scale: of the projections that add to the residual.
     """
     layer = target.model.layers[-1]
     sources = {
@@ -164,6 +169,7 @@ def start_from_target(block: LongSpecBlock, target: Any) -> None:
             module, _, rest = name.partition(".")
             source = dict(sources[module].named_parameters()).get(rest)
             if source is not None and source.shape == parameter.shape:
-                parameter.copy_(source)
+                adds = rest in ("o_proj.weight", "down_proj.weight")
+                parameter.copy_(source * scale if adds else source)
             elif name.endswith(".bias"):
                 parameter.zero_()

@@ -287,7 +287,7 @@ def _train(options: argparse.Namespace, chosen: TrainOptions, generate: Generate
     else:
         block = LongSpecBlock(target.block_shape(chosen.final_norm, chosen.window, chosen.intermediate_size or None))
         if chosen.start == "target":
-            start_from_target(block, target.model)
+            start_from_target(block, target.model, chosen.start_scale)
         block = block.to(ranks.device)
     trainer = Trainer(target, block, data, heldout, chosen, options.out, ranks, log=_say)
     if ranks.first:
@@ -352,7 +352,8 @@ def _acceptance(options: argparse.Namespace) -> int:
         options.prompt_tokens = [max(options.contexts), max(options.contexts)]
     found = _cut(options.data, target, options)
     prompts = [Prompt(found.kind_name(i), found.prompt(i)) for i in range(len(found))]
-    engine: dict[str, Any] = {"max_num_seqs": options.concurrency, "max_batch_rows": max(512, 16 * options.concurrency)}
+    # Rows for every sequence's whole tree: a cut tree would count as a worse drafter.
+    engine: dict[str, Any] = {"max_num_seqs": options.concurrency, "max_batch_rows": max(512, 80 * options.concurrency)}
     if options.max_draft_tokens is not None:
         engine["max_draft_tokens"] = options.max_draft_tokens
     cells = measure(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -21,14 +20,14 @@ from fastspec.train.target import Target
 VERSION = 1
 
 
-def save_drafter(directory: Path, block: LongSpecBlock, target: Target, notes: dict[str, Any] | None = None) -> None:
-    """Writes a drafter in bfloat16; `notes` go into config.json beside the three fields of "longspec"."""
+def save_drafter(directory: Path, block: LongSpecBlock, target: Target) -> None:
+    """Writes a drafter in bfloat16."""
     config = json.loads((target.directory / "config.json").read_text(encoding="utf-8"))
     for name in ("_name_or_path", "transformers_version", "torch_dtype"):
         config.pop(name, None)
     shape = block.shape
     config |= {"num_hidden_layers": 1, "intermediate_size": shape.intermediate_size, "dtype": "bfloat16"}
-    config["longspec"] = {"version": VERSION, "window": shape.window, "final_norm": shape.final_norm, **(notes or {})}
+    config["longspec"] = {"version": VERSION, "window": shape.window, "final_norm": shape.final_norm}
     tensors = {name: tensor.detach().to("cpu", torch.bfloat16) for name, tensor in block.state_dict().items()}
     write_tensors(directory / "model.safetensors", tensors, {"format": "pt"})
     write_json(directory / "config.json", config)

@@ -18,6 +18,7 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Map
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, scratch, metadata=dict(metadata or {}))
+    scratch.chmod(0o644)  # safetensors makes files that only their owner reads
     scratch.rename(path)
 
 

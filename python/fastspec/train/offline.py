@@ -8,14 +8,14 @@ window and a node's ancestors. tau counts the bonus token.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from fastspec.train.block import LongSpecBlock
 from fastspec.train.documents import Documents
-from fastspec.train.target import Target, TargetStates
+from fastspec.train.target import Target, TargetStates, moved
 
 CHAIN = (1, 1, 1, 1)
 TREE = (4, 16, 16, 16, 16)
@@ -97,61 +97,87 @@ class _Level:
         return _attend(query, self.states.keys, self.states.values, self.before_root)
 
 
+@dataclass(frozen=True)
+class DraftLevel:
+    """Nodes of one level of R trees for each of B sequences: parent (its number), token, cumulative log-probability."""
+
+    parents: torch.Tensor
+    tokens: torch.Tensor
+    scores: torch.Tensor
+
+
 @torch.no_grad()
-def accepted_lengths(
+def draft_trees(
     block: LongSpecBlock,
     target: Target,
     tokens: torch.Tensor,
-    lengths: torch.Tensor,
     states: TargetStates,
     roots: torch.Tensor,
     widths: Sequence[int],
-) -> torch.Tensor:
-    """How many drafted tokens the target accepts at each root.
+    offset: int = 0,
+) -> Iterator[DraftLevel]:
+    """Drafts a tree at each root.
 
     Args:
         block: the drafter.
         target: its target.
-        tokens: int64 [B, L], the target's greedy tokens behind the roots; at positions 0..L-1.
-        lengths: int64 [B], tokens that count.
+        tokens: int64 [B, L].
         states: of `tokens`.
         roots: int64 [B, R], places of roots, each >= 1.
         widths: nodes of each level of the tree; (1, 1, 1, 1) is a chain.
+        offset: of the positions, as offset_positions() moves them.
 
-    Returns:
-        int64 [B, R].
+    Yields:
+        The levels from the root down, tensors [B, R, width].
     """
     batch, count = roots.shape
     places = torch.arange(tokens.shape[1], device=tokens.device)
-    context = block.self_keys(target.embed(tokens), target.rope(places[None]))
-    node_tokens = tokens.gather(1, roots)[:, :, None]
+    context = block.self_keys(target.embed(tokens), target.rope(moved(places[None], offset)))
+    nodes = tokens.gather(1, roots)[:, :, None]
     scores = torch.zeros(batch, count, 1, device=tokens.device)
     path: tuple[torch.Tensor, torch.Tensor] | None = None
-    on_path = torch.zeros(batch, count, dtype=torch.int64, device=tokens.device)
-    alive = torch.ones_like(on_path, dtype=torch.bool)
-    accepted = torch.zeros_like(on_path)
     for depth, width in enumerate(widths):
-        rows = node_tokens.shape[2]
+        rows = nodes.shape[2]
         row_roots = roots.repeat_interleave(rows, dim=1)
-        positions = row_roots + depth
-        in_window = (places <= row_roots[:, :, None]) & (places >= (positions - block.shape.window)[:, :, None])
+        row_places = row_roots + depth
+        in_window = (places <= row_roots[:, :, None]) & (places >= (row_places - block.shape.window)[:, :, None])
         before_root = places < row_roots[:, :, None]
         level = _Level(count, rows, context, states, in_window, before_root, path, is_root=depth == 0)
-        embedded = target.embed(node_tokens.flatten(1))
-        hidden = block(embedded, target.rope(positions), level.self_attention, level.cross_attention)
+        embedded = target.embed(nodes.flatten(1))
+        hidden = block(embedded, target.rope(moved(row_places, offset)), level.self_attention, level.cross_attention)
 
         logits = (hidden.to(target.head.dtype) @ target.head.T).float().unflatten(1, (count, rows))
         best, ids = logits.topk(min(width, logits.shape[-1]), dim=-1)
         each = (best - logits.logsumexp(dim=-1, keepdim=True) + scores[..., None]).flatten(2)
         scores, chosen = each.topk(min(width, each.shape[-1]), dim=-1)
         parents = chosen // best.shape[-1]
-        node_tokens = ids.flatten(2).gather(2, chosen)
+        nodes = ids.flatten(2).gather(2, chosen)
         path = None if level.path is None else (_pick(level.path[0], parents), _pick(level.path[1], parents))
+        yield DraftLevel(parents, nodes, scores)
 
+
+def accepted_lengths(
+    levels: Iterable[DraftLevel], tokens: torch.Tensor, lengths: torch.Tensor, roots: torch.Tensor
+) -> torch.Tensor:
+    """How many drafted tokens the target accepts at each root.
+
+    Args:
+        levels: of draft_trees().
+        tokens: int64 [B, L], the target's greedy tokens behind the roots.
+        lengths: int64 [B], tokens that count.
+        roots: int64 [B, R].
+
+    Returns:
+        int64 [B, R].
+    """
+    on_path = torch.zeros_like(roots)
+    alive = torch.ones_like(roots, dtype=torch.bool)
+    accepted = torch.zeros_like(roots)
+    for depth, level in enumerate(levels):
         place = roots + depth + 1
         truth = tokens.gather(1, place.clamp(max=tokens.shape[1] - 1))
         truth = torch.where(place < lengths[:, None], truth, -1)
-        hit = (parents == on_path[:, :, None]) & (node_tokens == truth[:, :, None]) & alive[:, :, None]
+        hit = (level.parents == on_path[:, :, None]) & (level.tokens == truth[:, :, None]) & alive[:, :, None]
         alive = hit.any(dim=-1)
         on_path = hit.int().argmax(dim=-1)
         accepted += alive
@@ -184,7 +210,7 @@ class Tally:
         place = 0
         while place < len(accepted):
             self.passes += 1
-            self.committed += accepted[place] + 1
+            self.committed += min(accepted[place] + 1, len(accepted) - place)  # no token behind the last one
             place += accepted[place] + 1
 
 
@@ -193,6 +219,7 @@ def offline_acceptance(
     target: Target,
     documents: Documents,
     shapes: Mapping[str, Sequence[int]],
+    offset: int = 0,
 ) -> dict[str, dict[str, Tally]]:
     """Acceptance on continuations that the target made greedily.
 
@@ -201,6 +228,7 @@ def offline_acceptance(
         target: its target.
         documents: prompts with continuations of two tokens or more; shorter ones are left out.
         shapes: widths of trees by name.
+        offset: positions are moved by this, as offset_positions() moves them.
 
     Returns:
         kind -> name of shape -> Tally.
@@ -216,14 +244,19 @@ def offline_acceptance(
         at_once = max(1, _LOGITS_BYTES // (4 * target.vocab_size * widest * most_roots))
         chosen, usable = usable[:at_once], usable[at_once:]
         for name, widths in shapes.items():
-            found = _at_all_roots(block, target, documents, chosen, widths)
+            found = _at_all_roots(block, target, documents, chosen, widths, offset)
             for index, accepted in zip(chosen, found, strict=True):
                 result[documents.kind_name(index)][name].add(accepted)
     return result
 
 
 def _at_all_roots(
-    block: LongSpecBlock, target: Target, documents: Documents, chosen: Sequence[int], widths: Sequence[int]
+    block: LongSpecBlock,
+    target: Target,
+    documents: Documents,
+    chosen: Sequence[int],
+    widths: Sequence[int],
+    offset: int,
 ) -> list[list[int]]:
     """Accepted lengths at the roots prompt..length - 2 of some documents."""
     sequences = [torch.tensor(documents[i], dtype=torch.int64) for i in chosen]
@@ -233,9 +266,11 @@ def _at_all_roots(
     counts = lengths - 1 - prompts
     roots = prompts[:, None] + torch.arange(int(counts.max()))
     roots = torch.minimum(roots, lengths[:, None] - 2).to(target.device)
-    positions = torch.arange(tokens.shape[1], device=target.device).repeat(len(sequences), 1)
+    places = torch.arange(tokens.shape[1], device=target.device).repeat(len(sequences), 1)
     enabled = target.dtype == torch.bfloat16
     with torch.no_grad(), torch.autocast(target.device.type, torch.bfloat16, enabled=enabled):
-        states = target.states(tokens, positions, with_hidden=False)
-        accepted = accepted_lengths(block, target, tokens, lengths.to(target.device), states, roots, widths).tolist()
+        states = target.states(tokens, moved(places, offset), with_hidden=False)
+        counted = lengths.to(target.device)
+        levels = draft_trees(block, target, tokens, states, roots, widths, offset)
+        accepted = accepted_lengths(levels, tokens, counted, roots).tolist()
     return [found[: int(count)] for found, count in zip(accepted, counts, strict=True)]

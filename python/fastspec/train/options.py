@@ -32,6 +32,7 @@ class TrainOptions:
         prompt_loss: count the loss on tokens that were given, too; a plain text is all given.
         final_norm: a norm before the head.
         start: "target", copy the target's last layer, or "random".
+        start_scale: of what the copied layer adds to its input; in the target it reads far more than an embedding.
         window: tokens that self-attention sees behind a token.
         intermediate_size: of the drafter's MLP; 0 = the target's.
         cache_target: run the target once over all rows and keep what the drafter sees of it, in the device's memory;
@@ -40,6 +41,7 @@ class TrainOptions:
         seed: of everything drawn.
         eval_seconds: time between evaluations on the held-out documents; 0 = only at the end.
         eval_documents: of each kind, in these; the one at the end takes all.
+        eval_offset: positions of held-out documents are moved by this, to see acceptance at high positions.
         save_seconds: time between checkpoints; 0 = only at the end.
         log_seconds: time between lines of the log.
     """
@@ -63,6 +65,7 @@ class TrainOptions:
     prompt_loss: bool = True
     final_norm: bool = False
     start: str = "random"
+    start_scale: float = 1.0
     window: int = 512
     intermediate_size: int = 0
     cache_target: bool = False
@@ -70,6 +73,7 @@ class TrainOptions:
     seed: int = 0
     eval_seconds: float = 60.0
     eval_documents: int = 64
+    eval_offset: int = 0
     save_seconds: float = 300.0
     log_seconds: float = 10.0
 
@@ -151,11 +155,13 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("anchor_positions", -1, 1 << 24),
     ("anchor_share", 0, 1),
     ("distill", 0, 1),
+    ("start_scale", 1e-6, 1e3),
     ("window", 1, 1 << 20),
     ("intermediate_size", 0, 1 << 20),
     ("seed", 0, 1 << 31),
     ("eval_seconds", 0, 1e9),
     ("eval_documents", 1, 1 << 20),
+    ("eval_offset", 0, 1 << 24),
     ("save_seconds", 0, 1e9),
     ("log_seconds", 0, 1e9),
 )

@@ -12,8 +12,6 @@ from fastspec.train.options import TrainOptions
 from fastspec.train.rows import RowGroup, seeded
 from fastspec.train.target import Target, TargetStates, offset_positions
 
-SINKS = 4  # leading positions that anchor-offset indices leave in place
-
 
 class StateSource:
     """Positions and target states of rows."""
@@ -55,11 +53,11 @@ class StateSource:
         if self._kept is not None:
             kept = self._kept[group_index]
             hidden = None if kept.hidden is None else kept.hidden[rows]
-            positions = offset_positions(group.length, self._offsets[group_index][rows], SINKS)
+            positions = offset_positions(group.length, self._offsets[group_index][rows])
             return positions, TargetStates(kept.keys[rows], kept.values[rows], hidden, kept.choices[rows])
         # Drawn for every row of the group, so that ranks with different rows of a batch agree with a single one.
         offsets = self._draw(len(group.tokens), group.length, 5, step)[rows]
-        positions = offset_positions(group.length, offsets, SINKS)
+        positions = offset_positions(group.length, offsets)
         return positions, self._target.states(tokens, positions, self._options.distill > 0)
 
     def _draw(self, rows: int, length: int, purpose: int, number: int) -> torch.Tensor:
@@ -76,7 +74,7 @@ class StateSource:
         kept: TargetStates | None = None
         for begin in range(0, len(group.tokens), at_once):
             rows = slice(begin, begin + at_once)
-            positions = offset_positions(group.length, offsets[rows], SINKS)
+            positions = offset_positions(group.length, offsets[rows])
             part = target.states(group.tokens[rows].long(), positions, with_hidden)
             if kept is None:
                 kept = _room_for(part, len(group.tokens))

@@ -12,6 +12,7 @@ from fastspec.errors import InvalidFileError, NotFoundError, UnsupportedError
 from fastspec.train import attention
 from fastspec.train.block import BlockShape, Rope
 
+SINKS = 4  # leading positions that anchor-offset indices leave in place
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 _NAME = "fastspec_last_layer"
 
@@ -46,7 +47,7 @@ class Target:
 
         if not (directory / "config.json").is_file():
             raise NotFoundError(f"{directory} is no model: it has no config.json")
-        transformers.AttentionInterface.register(_NAME, self._attend)
+        transformers.AttentionInterface.register(_NAME, _attend)
         transformers.utils.logging.disable_progress_bar()
         try:
             config = transformers.AutoConfig.from_pretrained(directory)
@@ -63,7 +64,7 @@ class Target:
         self.config: Any = config
         self.device, self.dtype = device, dtype
         self.model: Any = model.to(device).eval().requires_grad_(False)
-        self._last_layer = config.num_hidden_layers - 1
+        self.model.model.layers[-1].self_attn.shown_to = self._see
         self._seen: tuple[torch.Tensor, torch.Tensor] | None = None
 
     @property
@@ -122,32 +123,39 @@ class Target:
         choices = torch.cat([(part @ self.head.T).argmax(-1) for part in flat.split(8192)])
         return TargetStates(keys, values, out if with_hidden else None, choices.view(tokens.shape).int())
 
-    def _attend(
-        self, module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, **options: Any
-    ) -> tuple[torch.Tensor, None]:
-        """Attention as transformers calls it; keeps the last layer's keys and values."""
-        if module.layer_idx == self._last_layer:
-            self._seen = key, value
-        window = options.get("sliding_window")
-        out = (
-            attention.causal(query, key, value)
-            if window is None
-            else attention.windowed(query, key, value, int(window) - 1)  # transformers counts the query itself
-        )
-        return out.transpose(1, 2), None
+    def _see(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+        self._seen = keys, values
 
 
-def offset_positions(length: int, offsets: torch.Tensor, sinks: int = 4) -> torch.Tensor:
-    """Anchor-offset indices (LongSpec, section 3.2): 0..length-1, all but the first `sinks` moved by an offset a row.
+def _attend(
+    module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, **options: Any
+) -> tuple[torch.Tensor, None]:
+    """Attention as transformers calls it, always causal; shows the last layer's keys and values to its Target."""
+    if hasattr(module, "shown_to"):
+        module.shown_to(key, value)
+    window = options.get("sliding_window")
+    out = (
+        attention.causal(query, key, value)
+        if window is None
+        else attention.windowed(query, key, value, int(window) - 1)  # transformers counts the query itself
+    )
+    return out.transpose(1, 2), None
+
+
+def offset_positions(length: int, offsets: torch.Tensor) -> torch.Tensor:
+    """Anchor-offset indices (LongSpec, section 3.2): 0..length-1, all but the first SINKS moved by an offset a row.
 
     Args:
         length: tokens of a row.
         offsets: int64 [B].
-        sinks: leading positions that keep their places.
 
     Returns:
         int64 [B, length].
     """
-    positions = torch.arange(length, device=offsets.device).repeat(offsets.numel(), 1)
-    positions[:, sinks:] += offsets[:, None]
-    return positions
+    places = torch.arange(length, device=offsets.device).repeat(offsets.numel(), 1)
+    return moved(places, offsets[:, None])
+
+
+def moved(places: torch.Tensor, offset: torch.Tensor | int) -> torch.Tensor:
+    """Positions of places 0, 1, ...: those of all but the first SINKS are moved by the offset."""
+    return places + (places >= SINKS) * offset

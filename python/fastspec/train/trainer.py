@@ -32,7 +32,7 @@ from fastspec.train.target import Target
 
 Log = Callable[[str], None]
 _SHAPES = {"chain": CHAIN, "tree": TREE}
-_NO_PART_OF_A_RUN = ("eval_seconds", "eval_documents", "save_seconds", "log_seconds")
+_NO_PART_OF_A_RUN = ("steps", "minutes", "eval_seconds", "eval_documents", "eval_offset", "save_seconds", "log_seconds")
 
 
 def learning_rate(options: TrainOptions, step: int, progress: float) -> float:
@@ -264,7 +264,7 @@ class Trainer:
             return
         begun = time.monotonic()
         documents = self._heldout if most is None else self._heldout.by_kind(most)
-        found = offline_acceptance(self._block, self._target, documents, _SHAPES)
+        found = offline_acceptance(self._block, self._target, documents, _SHAPES, self._options.eval_offset)
         tau = {kind: {name: round(tally.tau, 4) for name, tally in shapes.items()} for kind, shapes in found.items()}
         self.progress.history.append({"step": self.progress.step, "tokens": self.progress.tokens, "tau": tau})
         means = {name: sum(shapes[name] for shapes in tau.values()) / len(tau) for name in _SHAPES}
