@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 
 #include "backend/graph.h"
+#include "backend/params.h"
 
 namespace fastspec {
 
@@ -29,6 +31,12 @@ class Buffer {
   std::shared_ptr<void> owner_;
 };
 
+/// Two nanosecond readings of the device's own clock; 0 where it has none, or where nothing was noted yet.
+struct DeviceTimes {
+  std::int64_t begin = 0;  // of the first staged copy since the draws before the last ones
+  std::int64_t end = 0;    // of the last draws that were waited for
+};
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -41,6 +49,20 @@ class Device {
   /// Host to device and back; ordered with the operations issued before and after.
   virtual void copy_to_device(void* destination, const void* source, std::size_t bytes) = 0;
   virtual void copy_to_host(void* destination, const void* source, std::size_t bytes) = 0;
+  /// Copies from memory of allocate_host(), which must stay as it is until the device has read it. Unlike
+  /// copy_to_device() it can be recorded: a replay copies what is there by then.
+  virtual void copy_staged(const StagedCopy& copy) {
+    copy_to_device(copy.destination, copy.source, copy.bytes);
+    for (std::int64_t i = 0; copy.num_updates != nullptr && i < *copy.num_updates; ++i) {
+      copy_to_device(copy.entries + copy.updates[i].index, &copy.updates[i].value, sizeof(Slot));
+    }
+  }
+  /// Whether operations may still run when the calls that issued them have returned. An engine then launches the next
+  /// step before it does the host's part of the last one.
+  virtual bool is_asynchronous() const { return false; }
+  /// Waits until everything issued is done.
+  virtual void synchronize() {}
+  virtual DeviceTimes times() const { return {}; }
   /// Bytes that an allocation could still get.
   virtual std::size_t available_bytes() const = 0;
   /// Bytes of a device with memory of its own, which an engine may fill; 0 where it shares the host's.

@@ -23,6 +23,11 @@ class InterceptedOps : public Ops {
   void silu_mul(const SiluMulParams& params) override { run(&Ops::silu_mul, params); }
   void copy_slots(const CopySlotsParams& params) override { run(&Ops::copy_slots, params); }
   void accept(const AcceptParams& params) override { run(&Ops::accept, params); }
+  void await_accept() override {
+    before();
+    inner_->await_accept();
+    after();
+  }
   void propose(const ProposeParams& params) override { run(&Ops::propose, params); }
   DType activation_dtype() const override { return inner_->activation_dtype(); }
   std::size_t workspace_bytes(const WorkspaceLimits& limits) const override { return inner_->workspace_bytes(limits); }

@@ -33,8 +33,11 @@ class Ops {
   virtual void merge(const MergeParams& params) = 0;
   virtual void silu_mul(const SiluMulParams& params) = 0;
   virtual void copy_slots(const CopySlotsParams& params) = 0;
-  /// Draws tokens and walks trees; results are readable by the host when it returns.
+  /// Issues the draws and walks of trees. What `params` points to may change when this returns, but for the results:
+  /// they are written by await_accept() at the latest.
   virtual void accept(const AcceptParams& params) = 0;
+  /// Waits for the last accept(), if one was issued and not waited for: its results can be read.
+  virtual void await_accept() = 0;
   /// Proposals of a draft model; readable by the host when it returns.
   virtual void propose(const ProposeParams& params) = 0;
 

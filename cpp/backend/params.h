@@ -4,6 +4,7 @@
 
 #include <fastspec/tensor.h>
 
+#include <cstddef>
 #include <cstdint>
 
 #include "base/types.h"
@@ -79,6 +80,8 @@ struct KvView {
   std::int64_t head_stride = 0;
   std::int64_t value_offset = 0;
   std::int64_t slot_stride = 0;
+
+  bool operator==(const KvView&) const = default;
 };
 
 /// Splits fused q, k, v rows; applies q/k norm (where given) and RoPE to q and k; writes K and V into the pool.
@@ -135,6 +138,22 @@ struct MergeParams {
   Matrix other_output;               // [rows, num_heads * head_dim]
   const float* other_lse = nullptr;  // [rows, num_heads]
   int num_heads = 0;
+};
+
+/// An entry of a list in device memory that changes.
+struct EntryUpdate {
+  std::int64_t index = 0;
+  Slot value = 0;
+};
+
+/// A block that goes from the host's memory to the device's, and entries of a list that change.
+struct StagedCopy {
+  void* destination = nullptr;
+  const void* source = nullptr;  // of the host, as everything below but `entries`
+  std::size_t bytes = 0;
+  Slot* entries = nullptr;
+  const EntryUpdate* updates = nullptr;
+  const std::int64_t* num_updates = nullptr;  // one number; null = none
 };
 
 /// Copies K and V of all layers between slots: commit of accepted rows. Sources and destinations are disjoint, so the

@@ -37,6 +37,14 @@ EngineStats difference(EngineStats after, const EngineStats& before) {
   after.emit_seconds -= before.emit_seconds;
   after.operation_seconds -= before.operation_seconds;
   after.step_seconds -= before.step_seconds;
+  after.steps_ahead -= before.steps_ahead;
+  after.turnaround_seconds -= before.turnaround_seconds;
+  after.timed_steps -= before.timed_steps;
+  after.device_idle_seconds -= before.device_idle_seconds;
+  after.device_busy_seconds -= before.device_busy_seconds;
+  after.graph_replays -= before.graph_replays;
+  after.graph_captures -= before.graph_captures;
+  after.graph_eager_passes -= before.graph_eager_passes;
   return after;
 }
 

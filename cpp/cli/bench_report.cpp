@@ -41,6 +41,21 @@ std::vector<Verb> verbs(const EngineStats& stats) {
           {"emit", stats.emit_seconds}};
 }
 
+/// Of a device that runs behind the host; empty for others.
+std::string device_line(const EngineStats& stats) {
+  if (stats.steps_ahead == 0) return {};
+  std::string text = format("               host, from tokens to the next launch: %.1f us",
+                            1e6 * stats.turnaround_seconds / static_cast<double>(stats.steps_ahead));
+  if (stats.timed_steps > 0) {
+    text += format("; device idles %.1f us between steps",
+                   1e6 * stats.device_idle_seconds / static_cast<double>(stats.timed_steps));
+  }
+  return text + format("; passes replayed %lld, captured %lld, eager %lld; %lld graphs, %.1f MB, %.2f s\n",
+                       static_cast<long long>(stats.graph_replays), static_cast<long long>(stats.graph_captures),
+                       static_cast<long long>(stats.graph_eager_passes), static_cast<long long>(stats.graphs),
+                       static_cast<double>(stats.graph_bytes) / 1e6, stats.graph_capture_seconds);
+}
+
 std::string run_lines(const char* mode, const BenchRun& run, const BenchMachine& machine, const EngineInfo& info) {
   const double steps = static_cast<double>(std::max<std::int64_t>(run.decode.steps, 1));
   std::string text = format(
@@ -50,7 +65,7 @@ std::string run_lines(const char* mode, const BenchRun& run, const BenchMachine&
       run.decode.acceptance_length(), 100 * read_share(run, machine, info), 100 * run.overhead());
   text += "               ms/step:";
   for (const Verb& verb : verbs(run.decode)) text += format("  %s %.2f", verb.name, 1e3 * verb.seconds / steps);
-  return text + "\n";
+  return text + "\n" + device_line(run.decode);
 }
 
 Json run_json(const BenchRun& run, const BenchMachine& machine, const EngineInfo& info) {

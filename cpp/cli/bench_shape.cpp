@@ -67,11 +67,17 @@ void print_point(const ShapePoint& point, double rate) {
   for (const auto& [name, milliseconds] : verbs(point.stats)) std::printf("  %s %.3f", name, milliseconds);
   std::printf("\n");
   if (point.stats.graph_replays == 0) return;  // on such a device the pass itself lies in the gap
+  std::printf("  host, from tokens to the next launch: %.1f us", 1e3 * point.host_gap_milliseconds());
+  if (point.stats.timed_steps > 0) {
+    const double idle = point.device_idle_milliseconds(), busy = point.device_busy_milliseconds();
+    std::printf("; device idles %.1f us between steps of %.3f ms (%.2f %%)", 1e3 * idle, busy,
+                100 * idle / (idle + busy));
+  }
   std::printf(
-      "  host gap, accept to the next launch: at most %.1f us; passes replayed as graphs %lld, captured %lld, eager "
-      "%lld\n",
-      1e3 * point.host_gap_milliseconds(), static_cast<long long>(point.stats.graph_replays),
-      static_cast<long long>(point.stats.graph_captures), static_cast<long long>(point.stats.graph_eager_passes));
+      "\n  passes replayed as graphs %lld, captured %lld, eager %lld; %lld graphs take %s, recorded in %.2f s\n",
+      static_cast<long long>(point.stats.graph_replays), static_cast<long long>(point.stats.graph_captures),
+      static_cast<long long>(point.stats.graph_eager_passes), static_cast<long long>(point.stats.graphs),
+      format_bytes(static_cast<double>(point.stats.graph_bytes)).c_str(), point.stats.graph_capture_seconds);
 }
 
 nlohmann::ordered_json point_json(const ShapePoint& point, double rate) {
@@ -91,6 +97,11 @@ nlohmann::ordered_json point_json(const ShapePoint& point, double rate) {
           {"kv_bytes", point.kv_bytes},
           {"roofline_ms", roofline},
           {"host_gap_ms", point.host_gap_milliseconds()},
+          {"device_idle_ms", point.device_idle_milliseconds()},
+          {"device_busy_ms", point.device_busy_milliseconds()},
+          {"graphs", point.stats.graphs},
+          {"graph_bytes", point.stats.graph_bytes},
+          {"graph_capture_seconds", point.stats.graph_capture_seconds},
           {"graph_replays", point.stats.graph_replays},
           {"graph_captures", point.stats.graph_captures},
           {"graph_eager_passes", point.stats.graph_eager_passes}};

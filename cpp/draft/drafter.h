@@ -1,6 +1,7 @@
 // What proposes tokens. One interface for every method; nothing else in the project asks which drafter runs.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -9,6 +10,7 @@
 
 #include "backend/params.h"
 #include "base/types.h"
+#include "model/pass_runner.h"
 #include "step/token_tree.h"
 
 namespace fastspec {
@@ -30,6 +32,7 @@ struct DraftRequest {
   SeqId seq = 0;
   std::span<const TokenId> tokens;  // committed, the root last
   std::span<const PageId> pages;    // of positions 0 .. tokens.size() - 1 + max_depth, in the shared slot space
+  std::uint64_t version = 0;        // of those of positions 0 .. tokens.size() - 2: see PagedKvCache::version
   int max_drafted = 0;              // nodes that may be proposed, below the root
   int max_depth = 0;
   SamplingRule rule;  // the target's, so that a draft can share its noise (coupled drafting)
@@ -40,6 +43,7 @@ struct Observation {
   SeqId seq = 0;
   std::span<const TokenId> tokens;  // committed, the new ones included
   std::span<const PageId> pages;    // of the cached positions
+  std::uint64_t version = 0;        // see PagedKvCache::version
   int first_position = 0;           // of the first row computed in the pass
   int num_known_rows = 0;           // committed rows computed: a prompt chunk, or the root
   int num_accepted = 0;             // drafted rows kept after them
@@ -69,6 +73,11 @@ class Drafter {
   virtual void forget(SeqId seq) noexcept = 0;
   /// `to` starts on the first `length` tokens of `from`, whose pages it shares.
   virtual void share(SeqId from, SeqId to, int length) = 0;
+
+  /// How passes of the drafter's own model ran, if it has one.
+  virtual GraphUse graphs() const { return {}; }
+  /// Records the passes that drafting for up to `max_sequences` sequences takes, see PassRunner::record.
+  virtual void record_graphs([[maybe_unused]] int max_sequences) {}
 };
 
 }  // namespace fastspec

@@ -64,7 +64,8 @@ std::unique_ptr<Drafter> make_drafter(const SpeculationConfig& speculation, std:
                                                                          .pass = limits.pass,
                                                                          .vocab_size = limits.vocab_size,
                                                                          .num_pages = limits.num_pages,
-                                                                         .page_size = limits.page_size});
+                                                                         .page_size = limits.page_size,
+                                                                         .graphs = limits.graphs});
   }
   fail(ErrorCode::kInvalidArgument, "drafter \"", drafter.kind, "\": expected none, ngram or standalone:DIR");
 }

@@ -32,6 +32,7 @@ struct DrafterLimits {
   int vocab_size = 0;
   int num_pages = 0;  // scratch pages included
   int page_size = 0;
+  GraphLimits graphs;  // of a draft model's passes
 };
 
 /// nullptr when speculation is off.

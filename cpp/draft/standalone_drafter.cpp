@@ -13,11 +13,14 @@ StandaloneDrafter::StandaloneDrafter(const ModelConfig& config, Weights weights,
       backend_(backend),
       transformer_(config, std::move(weights), backend, limits.pass.max_rows, limits.pass.max_sequences),
       kv_(*backend.device, transformer_.kv_shape(dtype), limits.num_pages, limits.page_size),
-      buffers_(*backend.device, limits.pass) {}
+      passes_(backend, transformer_, kv_, limits.pass, Slot{limits.num_pages} * limits.page_size - 1, limits.graphs) {}
 
 Matrix StandaloneDrafter::forward(std::span<const Rows> rows) {
+  constexpr int kUsualRows = 2;  // the root, and the last token of a chain that was accepted whole
+  bool recurs = true;
   batch_.clear();
   for (const Rows& sequence : rows) {
+    recurs = recurs && sequence.wants_logits && sequence.end - sequence.first <= kUsualRows;
     for (int position = sequence.first; position < sequence.end; ++position) {
       batch_.tokens.push_back(sequence.tokens[position]);
       batch_.positions.push_back(position);
@@ -25,13 +28,15 @@ Matrix StandaloneDrafter::forward(std::span<const Rows> rows) {
                              position % limits_.page_size);
     }
     const int num_pages = (sequence.first + limits_.page_size - 1) / limits_.page_size;
-    batch_.kv.lists.push_back(
-        {.offset = static_cast<std::int64_t>(batch_.kv.entries.size()), .length = sequence.first, .pages = true});
-    batch_.kv.entries.insert(batch_.kv.entries.end(), sequence.pages.begin(), sequence.pages.begin() + num_pages);
+    batch_.kv.lists.push_back({.length = sequence.first});
+    batch_.kv.tables.push_back({.pages = sequence.pages.data(),
+                                .num_pages = num_pages,
+                                .num_lasting = std::min(num_pages, sequence.num_lasting_pages),
+                                .version = sequence.version});
     if (sequence.wants_logits) batch_.logit_rows.push_back(batch_.num_rows() - 1);
     batch_.end_sequence(NewMask::kCausal);
   }
-  Matrix logits = transformer_.forward(buffers_.upload(batch_), kv_);
+  Matrix logits = passes_.forward(batch_, recurs);
   logits.cols = std::min(logits.cols, limits_.vocab_size);  // padded rows of the larger vocabulary are no tokens
   return logits;
 }
@@ -50,14 +55,21 @@ bool StandaloneDrafter::knows(const SamplingRule& rule) const {
          std::all_of(rule.bias, rule.bias + rule.num_bias, known);
 }
 
-void StandaloneDrafter::catch_up(State& state, std::span<const TokenId> tokens, std::span<const PageId> pages,
-                                 int length) {
+void StandaloneDrafter::catch_up(State& state, Rows rows, int length) {
   while (state.kv_len < length) {
-    const int end = std::min(length, state.kv_len + limits_.pass.max_rows);
-    const Rows rows{tokens, pages, state.kv_len, end, false};
+    rows.first = state.kv_len;
+    rows.end = std::min(length, state.kv_len + limits_.pass.max_rows);
     forward({&rows, 1});
-    state.kv_len = end;
+    state.kv_len = rows.end;
   }
+}
+
+StandaloneDrafter::Rows StandaloneDrafter::rows_of(const DraftRequest& request) const {
+  const int num_cached = static_cast<int>(request.tokens.size()) - 1;  // pages beyond are lent for a step only
+  return {.tokens = request.tokens,
+          .pages = request.pages,
+          .num_lasting_pages = (num_cached + limits_.page_size - 1) / limits_.page_size,
+          .version = request.version};
 }
 
 void StandaloneDrafter::draft(std::span<const DraftRequest> requests, std::span<TokenTree> trees) {
@@ -73,8 +85,7 @@ void StandaloneDrafter::draft(std::span<const DraftRequest> requests, std::span<
     // A step that failed after it drafted has K/V of the root in a page that may be another's now.
     state.kv_len = std::min(state.kv_len, length - 1);
     // The last catch-up rows ride in the first drafting pass; only what exceeds a pass is computed before.
-    catch_up(state, request.tokens, request.pages,
-             length - std::max(1, limits_.pass.max_rows / limits_.pass.max_sequences));
+    catch_up(state, rows_of(request), length - std::max(1, limits_.pass.max_rows / limits_.pass.max_sequences));
     drafted[i].assign(request.tokens.begin(), request.tokens.end());
     active.push_back(i);
   }
@@ -87,7 +98,11 @@ void StandaloneDrafter::draft(std::span<const DraftRequest> requests, std::span<
       const DraftRequest& request = requests[i];
       const int end = static_cast<int>(drafted[i].size());
       const int first = level == 0 ? states_[request.seq].kv_len : end - 1;
-      rows.push_back({drafted[i], request.pages, first, end, true});
+      Rows& next = rows.emplace_back(rows_of(request));
+      next.tokens = drafted[i];
+      next.first = first;
+      next.end = end;
+      next.wants_logits = true;
       rules.push_back(request.rule);
       positions.push_back(end);
       paths.push_back(drafted[i].data() + request.tokens.size());
@@ -126,7 +141,11 @@ void StandaloneDrafter::observe(std::span<const Observation> observations) {
   for (const Observation& seen : observations) {
     const int root_end = seen.first_position + seen.num_known_rows;
     if (seen.will_draft && seen.num_known_rows > 1 && knows(seen.tokens.first(root_end))) {
-      catch_up(states_[seen.seq], seen.tokens, seen.pages, root_end);
+      const Rows rows{.tokens = seen.tokens,
+                      .pages = seen.pages,
+                      .num_lasting_pages = static_cast<int>(seen.pages.size()),
+                      .version = seen.version};
+      catch_up(states_[seen.seq], rows, root_end);
       continue;
     }
     const auto found = states_.find(seen.seq);

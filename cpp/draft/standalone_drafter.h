@@ -8,7 +8,7 @@
 
 #include "draft/drafter.h"
 #include "memory/kv_pool.h"
-#include "model/pass.h"
+#include "model/pass_runner.h"
 #include "model/transformer.h"
 #include "step/row_batch.h"
 
@@ -22,6 +22,7 @@ class StandaloneDrafter final : public Drafter {
     int vocab_size = 0;  // of the target: ids beyond are never proposed (paddings may differ either way)
     int num_pages = 0;   // scratch pages included
     int page_size = 0;
+    GraphLimits graphs;
   };
   /// @throws Error(kOutOfMemory).
   StandaloneDrafter(const ModelConfig& config, Weights weights, Backend& backend, DType dtype, const Limits& limits);
@@ -33,6 +34,8 @@ class StandaloneDrafter final : public Drafter {
   void truncate(SeqId seq, int length) override;
   void forget(SeqId seq) noexcept override;
   void share(SeqId from, SeqId to, int length) override;
+  GraphUse graphs() const override { return passes_.graphs(); }
+  void record_graphs(int max_sequences) override { passes_.record(max_sequences, 1); }
 
  private:
   /// A sequence's rows of one draft pass: tokens[first .. end) of `tokens`, whose K/V goes to their final slots. A
@@ -41,6 +44,8 @@ class StandaloneDrafter final : public Drafter {
   struct Rows {
     std::span<const TokenId> tokens;
     std::span<const PageId> pages;
+    int num_lasting_pages = 0;  // see PageTable
+    std::uint64_t version = 0;
     int first = 0;
     int end = 0;
     bool wants_logits = false;
@@ -51,17 +56,20 @@ class StandaloneDrafter final : public Drafter {
   };
 
   Matrix forward(std::span<const Rows> rows);
+  /// The tokens and pages of a request; rows are the caller's to choose.
+  Rows rows_of(const DraftRequest& request) const;
   /// False when one of the tokens is beyond the draft's vocabulary: such a sequence runs plain.
   bool knows(std::span<const TokenId> tokens) const;
   bool knows(const SamplingRule& rule) const;
   /// Computes K/V of committed tokens up to `length` (exclusive), in passes of at most max_rows.
-  void catch_up(State& state, std::span<const TokenId> tokens, std::span<const PageId> pages, int length);
+  /// @param rows says what the tokens and pages are.
+  void catch_up(State& state, Rows rows, int length);
 
   Limits limits_;
   Backend& backend_;
   Transformer transformer_;
   KvPool kv_;
-  PassBuffers buffers_;
+  PassRunner passes_;
   RowBatch batch_;
   std::unordered_map<SeqId, State> states_;
 };

@@ -1,21 +1,23 @@
 // The part of EngineCore that divides the device's memory and builds what lives in it.
 #include <algorithm>
 
+#include "backend/graph_cache.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "engine/engine_core.h"
-#include "engine/graph_cache.h"
 
 namespace fastspec {
 
 namespace {
 
-/// What the graphs of all shapes take: an estimate of the driver's bookkeeping for a kernel, and a layer's kernels.
-constexpr std::size_t kBytesPerKernel = 8 << 10;
+/// What graphs may take: the driver's bookkeeping for a kernel, estimated with room, and a layer's kernels.
+constexpr std::size_t kBytesPerKernel = 16 << 10;
 constexpr int kKernelsPerLayer = 11;
 
-std::size_t graph_bytes(int num_layers) {
-  return GraphCache::kDefaultLimit * static_cast<std::size_t>(num_layers + 1) * kKernelsPerLayer * kBytesPerKernel;
+GraphLimits graph_limits(int num_layers) {
+  GraphLimits limits;
+  limits.bytes = limits.count * static_cast<std::size_t>(num_layers + 1) * kKernelsPerLayer * kBytesPerKernel;
+  return limits;
 }
 
 }  // namespace
@@ -51,12 +53,13 @@ MemoryRequest EngineCore::memory_request(const RowLimits& rows) const {
   needs.activations = Transformer::activation_bytes(parts_.model, element, rows.pass.max_rows, rows.logit_rows) +
                       PassBuffers::device_bytes(rows.pass);
   needs.workspaces = parts_.backend.ops->workspace_bytes(workspace_limits(parts_.model));
-  if (device.has_graphs()) needs.graphs = graph_bytes(parts_.model.num_layers);
+  if (device.has_graphs()) needs.graphs = graph_limits(parts_.model.num_layers).bytes;
   std::size_t draft_kv_bytes_per_token = 0;
   if (parts_.draft_model) {
     const ModelConfig& draft = parts_.draft_model->config;
     draft_kv_bytes_per_token = kv_shape(draft).bytes_per_token();
     needs.draft_weights = parts_.draft_model->weights.bytes();
+    if (device.has_graphs()) needs.graphs += graph_limits(draft.num_layers).bytes;
     needs.activations += Transformer::activation_bytes(draft, element, rows.pass.max_rows, rows.pass.max_sequences) +
                          PassBuffers::device_bytes(rows.pass);
     needs.workspaces =
@@ -110,12 +113,15 @@ void EngineCore::build(const RowLimits& rows, const MemoryPlan& plan) {
   const int all_pages = plan.num_pages + plan.num_scratch_pages;
   target_kv_ = std::make_unique<KvPool>(*backend.device, kv_shape(parts_.model), all_pages, config_.page_size);
   kv_ = std::make_unique<PagedKvCache>(plan.num_pages, plan.num_scratch_pages, config_.page_size);
+  const GraphLimits draft_graphs =
+      parts_.draft_model ? graph_limits(parts_.draft_model->config.num_layers) : GraphLimits{};
   if (parts_.drafter == nullptr) {
     parts_.drafter = make_drafter(config_.speculation, std::move(parts_.draft_model), backend, parts_.dtype,
                                   {.pass = rows.pass,
                                    .vocab_size = parts_.model.vocab_size,
                                    .num_pages = all_pages,
-                                   .page_size = config_.page_size});
+                                   .page_size = config_.page_size,
+                                   .graphs = draft_graphs});
   }
   info_.drafter = parts_.drafter == nullptr ? "none" : parts_.drafter->name();
 
@@ -125,8 +131,8 @@ void EngineCore::build(const RowLimits& rows, const MemoryPlan& plan) {
     limits.max_tree_depth = parts_.drafter->shape().max_depth;
   }
   scheduler_ = std::make_unique<Scheduler>(limits, *kv_);
-  runner_ =
-      std::make_unique<StepRunner>(backend, *target_, *target_kv_, *kv_, *scheduler_, parts_.drafter.get(), rows.pass);
+  runner_ = std::make_unique<StepRunner>(backend, *target_, *target_kv_, *kv_, *scheduler_, parts_.drafter.get(),
+                                         rows.pass, graph_limits(parts_.model.num_layers));
 }
 
 void EngineCore::fill_info(const MemoryRequest& request, const MemoryPlan& plan) {

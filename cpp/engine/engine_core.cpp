@@ -183,7 +183,7 @@ void EngineCore::take_inbox() {
     submitted_.clear();  // only now: what is not taken stays
     cancelled.swap(cancelled_);
     if (std::exchange(reset_requested_, false)) {
-      runner_->stats() = {};
+      runner_->reset_stats();
       operation_seconds_ = 0;
     }
   }
@@ -211,6 +211,13 @@ void EngineCore::start_on_noise() {
     kv_is_noise_ = true;
   }
   scheduler_->admit_as_computed();
+}
+
+void EngineCore::record_graphs(int max_sequences) {
+  const Turn turn(stepping_);
+  check_alive();
+  runner_->record_graphs(std::min(max_sequences, config_.max_num_seqs));
+  publish_stats();
 }
 
 StepReport EngineCore::step() {

@@ -58,6 +58,9 @@ class EngineCore {
   /// Starts every submitted request as if its prompt but the last token had been computed, on a KV cache that holds
   /// noise. For measuring decoding at a context. @throws Error(kOutOfMemory).
   void start_on_noise();
+  /// Records every pass that decoding of up to `max_sequences` sequences can take, before any of them comes. Nothing to
+  /// do on a device without graphs. @throws Error(kInternal) while a step is in flight.
+  void record_graphs(int max_sequences);
   const Transformer& target() const { return *target_; }
 
   // For tests of invariants, between steps.

@@ -181,6 +181,16 @@ Sequence& Scheduler::running(SeqId seq) {
   return **found;
 }
 
+void Scheduler::find_planned(const StepPlan& plan, std::vector<Sequence*>& sequences) const {
+  sequences.clear();
+  auto next = running_.begin();  // a plan follows the order of admission
+  for (const SequencePlan& planned : plan.sequences) {
+    while (next != running_.end() && (*next)->id() != planned.seq) ++next;
+    FS_CHECK(next != running_.end(), "sequence ", planned.seq, " is not running");
+    sequences.push_back(next->get());
+  }
+}
+
 std::vector<SeqId> Scheduler::sequences_of(RequestId request) const {
   std::vector<SeqId> result;
   for (const auto& sequence : running_) {

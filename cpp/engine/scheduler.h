@@ -40,6 +40,8 @@ class Scheduler {
   std::unique_ptr<Sequence> remove(SeqId seq);
 
   Sequence& running(SeqId seq);
+  /// The sequences of a plan that was just made, in its order.
+  void find_planned(const StepPlan& plan, std::vector<Sequence*>& sequences) const;
   /// Ids of every sequence of a request, running or waiting.
   std::vector<SeqId> sequences_of(RequestId request) const;
   bool has_work() const { return !running_.empty() || !waiting_.empty(); }

@@ -68,7 +68,7 @@ void Sequence::find_end(Acceptance& acceptance) {
   while (kept < acceptance.tokens.size() && acceptance.finish == FinishReason::kNone) {
     const TokenId token = acceptance.tokens[kept].token;
     const int index = num_generated() + static_cast<int>(kept);
-    const bool text_stops = text_.push(index, token);
+    const bool text_stops = !request_->sampling.stop.empty() && text_.push(index, token);
     if (wants_penalties()) history_.prepare(token);
     ++kept;
     if (text_stops || std::binary_search(end_tokens.begin(), end_tokens.end(), token)) {
@@ -100,6 +100,7 @@ void Sequence::truncate(int length) {
     generated_.pop_back();
   }
   exact_len_ = std::min(exact_len_, length);
+  num_in_text_ = std::min(num_in_text_, num_generated());
 }
 
 Output Sequence::take_output(FinishReason finish) {
@@ -119,6 +120,7 @@ Output Sequence::take_output(FinishReason finish) {
     stats.seconds_to_first_token = seconds_since(request_->submitted);
   }
   visible_len_ = std::max(visible_len_, len());
+  for (; num_in_text_ < num_generated(); ++num_in_text_) text_.push(num_in_text_, generated_[num_in_text_].token);
   output.text = text_.take(num_generated(), finish != FinishReason::kNone);
   stats.completion_tokens = num_generated();
   if (finish != FinishReason::kNone) {

@@ -78,6 +78,7 @@ class Sequence {
   int exact_len_;
   TokenHistory history_;
   OutputText text_;
+  int num_in_text_ = 0;  // generated tokens that take_output() has given to text_; find_end() looks ahead of them
 };
 
 }  // namespace fastspec

@@ -56,6 +56,10 @@ std::unique_ptr<EngineCore> make_core(const ShapeBenchmarkConfig& config) {
   return std::make_unique<EngineCore>(engine, std::move(parts));
 }
 
+double mean_milliseconds(double seconds, std::int64_t count) {
+  return count == 0 ? 0 : 1e3 * seconds / static_cast<double>(count);
+}
+
 double read_weight_bytes(const Transformer& model) {
   double bytes = static_cast<double>(model.weights().bytes());
   const Weight& embedding = model.weights().embedding;
@@ -99,8 +103,16 @@ double ShapePoint::roofline_milliseconds(double bytes_per_second) const {
 }
 
 double ShapePoint::host_gap_milliseconds() const {
-  if (stats.steps == 0) return 0;
-  return 1e3 * (stats.step_seconds - stats.accept_seconds) / static_cast<double>(stats.steps);
+  if (stats.steps_ahead > 0) return mean_milliseconds(stats.turnaround_seconds, stats.steps_ahead);
+  return mean_milliseconds(stats.step_seconds - stats.accept_seconds, stats.steps);
+}
+
+double ShapePoint::device_idle_milliseconds() const {
+  return mean_milliseconds(stats.device_idle_seconds, stats.timed_steps);
+}
+
+double ShapePoint::device_busy_milliseconds() const {
+  return mean_milliseconds(stats.device_busy_seconds, stats.timed_steps);
 }
 
 ShapeBenchmark::ShapeBenchmark(const ShapeBenchmarkConfig& config) : config_(config), core_(make_core(config)) {}
@@ -108,6 +120,14 @@ ShapeBenchmark::~ShapeBenchmark() = default;
 
 const EngineInfo& ShapeBenchmark::info() const {
   return core_->info();
+}
+
+EngineStats ShapeBenchmark::record_graphs(int batch) {
+  const Clock::time_point start = Clock::now();
+  core_->record_graphs(batch);
+  EngineStats stats = core_->stats();
+  stats.step_seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  return stats;
 }
 
 ShapePoint ShapeBenchmark::measure(int batch, int context, int steps, int repetitions, bool speculative) {

@@ -8,6 +8,12 @@ namespace fastspec {
 
 namespace {
 
+constexpr double kMiB = 1024.0 * 1024.0;
+
+double microseconds(double seconds, std::int64_t count) {
+  return count > 0 ? 1e6 * seconds / static_cast<double>(count) : 0.0;
+}
+
 double share(double part, double whole) {
   return whole > 0 ? 100.0 * part / whole : 0.0;
 }
@@ -38,13 +44,22 @@ std::string EngineStats::to_string() const {
        << sequences_waiting << ", preemptions " << preemptions << ", draft failures " << draft_failures << "\n";
   if (graph_replays + graph_captures + graph_eager_passes > 0) {
     text << "passes replayed as graphs " << graph_replays << ", captured " << graph_captures << ", eager "
-         << graph_eager_passes << "\n";
+         << graph_eager_passes << "; " << graphs << " graphs take " << static_cast<double>(graph_bytes) / kMiB
+         << " MiB, recorded in " << graph_capture_seconds << " s\n";
+  }
+  if (steps_ahead > 0) {
+    text << "steps launched ahead " << steps_ahead << ", tokens to launch "
+         << microseconds(turnaround_seconds, steps_ahead) << " us";
+    if (timed_steps > 0) {
+      text << "; the device idles " << microseconds(device_idle_seconds, timed_steps) << " us between steps ("
+           << share(device_idle_seconds, device_idle_seconds + device_busy_seconds) << "%)";
+    }
+    text << "\n";
   }
   return text.str();
 }
 
 std::string EngineInfo::memory_text() const {
-  constexpr double kMiB = 1024.0 * 1024.0;
   std::ostringstream text;
   text << std::fixed << std::setprecision(1);
   const auto line = [&](const char* name, std::size_t bytes, const std::string& note = "") {

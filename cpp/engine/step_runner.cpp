@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "budget/row_budget.h"
-#include "step/row_tiers.h"
+#include "engine/step_count.h"
 #include "verify/batch.h"
 
 namespace fastspec {
@@ -31,74 +31,145 @@ class Stopwatch {
 }  // namespace
 
 StepRunner::StepRunner(Backend& backend, Transformer& target, KvPool& target_kv, PagedKvCache& kv, Scheduler& scheduler,
-                       Drafter* drafter, const PassLimits& limits)
+                       Drafter* drafter, const PassLimits& limits, const GraphLimits& graphs)
     : backend_(backend),
       target_(target),
       target_kv_(target_kv),
       kv_(kv),
       scheduler_(scheduler),
       drafter_(drafter),
-      limits_(limits),
-      buffers_(*backend.device, limits),
-      graphs_(*backend.device) {}
+      launches_ahead_(backend.device->is_asynchronous()),
+      passes_(backend, target, target_kv, limits, kv.padding_slot(), graphs) {}
+
+StepRunner::~StepRunner() {
+  if (in_flight_ == nullptr) return;
+  try {
+    backend_.device->synchronize();
+  } catch (const Error&) {
+    // The device is lost; memory is given back all the same.
+  }
+}
 
 StepReport StepRunner::run() {
   Stopwatch watch(stats_.step_seconds);
-  StepPlan plan;
-  {
-    Stopwatch plan_watch(stats_.plan_seconds);
-    plan = scheduler_.plan();
-    stats_.preemptions += static_cast<std::int64_t>(plan.preempted.size());
-    if (drafter_ != nullptr) {
-      for (const SeqId seq : plan.preempted) drafter_->forget(seq);
-      for (const SharedPrefix& shared : plan.shared) drafter_->share(shared.from, shared.to, shared.length);
-    }
-  }
-  if (plan.empty()) return {};
-  const std::vector<SequencePlan> planned = plan.sequences;
-  try {
-    return collect(launch(std::move(plan)));
-  } catch (...) {
-    forget_drafts(planned);
-    throw;
-  }
+  if (failed_ahead_ != nullptr) std::rethrow_exception(std::exchange(failed_ahead_, nullptr));
+  if (in_flight_ == nullptr && !launch()) return {};
+  Step& step = collect();
+  if (launches_ahead_) launch_ahead();
+  return report(step);
 }
 
-StepRunner::InFlight StepRunner::launch(StepPlan plan) {
-  KvReservation reservation = kv_.reserve(plan);
-  InFlight step{
-      .plan = std::move(plan), .reservation = std::move(reservation), .sequences = {}, .trees = {}, .logits = {}};
-  step.sequences.reserve(step.plan.sequences.size());
-  step.trees.reserve(step.plan.sequences.size());
-  for (const SequencePlan& planned : step.plan.sequences) {
-    Sequence& sequence = scheduler_.running(planned.seq);
-    step.sequences.push_back(&sequence);
-    step.trees.emplace_back(sequence.tokens()[planned.first_position + planned.num_known_rows - 1]);
+bool StepRunner::launch() {
+  Step& step = steps_[next_step_];
+  plan(step);
+  if (step.plan.empty()) return false;
+  step.reservation.emplace(kv_.reserve(step.plan));
+  in_flight_ = &step;
+  try {
+    scheduler_.find_planned(step.plan, step.sequences);
+    draft(step);
+    verify(step);
+  } catch (...) {
+    abandon();
+    throw;
   }
-  draft(step);
-  budget(step);
-  verify(step);
+  next_step_ = 1 - next_step_;
+  return true;
+}
+
+void StepRunner::launch_ahead() {
+  try {
+    if (!launch()) return;
+  } catch (...) {
+    failed_ahead_ = std::current_exception();  // the step behind us stands and is reported first
+    return;
+  }
+  in_flight_->is_ahead = true;
+  ++stats_.steps_ahead;
+  stats_.turnaround_seconds += std::chrono::duration<double>(launched_ - tokens_known_).count();
+}
+
+Step& StepRunner::collect() {
+  Step& step = *in_flight_;
+  try {
+    accept(step);
+    commit(step);
+  } catch (...) {
+    abandon();
+    throw;
+  }
+  in_flight_ = nullptr;
+  observe(step);
+  retire(step);
   return step;
 }
 
-StepReport StepRunner::collect(InFlight step) {
-  std::vector<Acceptance> acceptances = accept(step);
-  commit(step, acceptances);
-  observe(step, acceptances);
-  count(step, acceptances);
-  return emit(step, acceptances);
+StepReport StepRunner::report(Step& step) {
+  Stopwatch watch(stats_.emit_seconds);
+  count(step, stats_);
+  StepReport report;
+  report.num_sequences = step.size();
+  report.num_rows = step.num_rows;
+  report.outputs.reserve(step.acceptances.size());
+  for (int i = 0; i < step.size(); ++i) {
+    Sequence* sequence = step.sequences[i];
+    if (sequence == nullptr) continue;
+    if (step.ended[i] != nullptr) {
+      report.outputs.push_back(sequence->take_output(step.acceptances[i].finish));
+      step.ended[i].reset();
+    } else if (sequence->len() > sequence->visible_len()) {
+      report.outputs.push_back(sequence->take_output(FinishReason::kNone));
+    }
+  }
+  return report;
 }
 
-void StepRunner::draft(InFlight& step) {
+void StepRunner::abandon() {
+  Step& step = *std::exchange(in_flight_, nullptr);
+  try {
+    backend_.device->synchronize();  // what it was given to read will be written to again
+  } catch (const Error&) {
+    // What made us come here says more.
+  }
+  forget_drafts(step.plan.sequences);
+  step.reservation.reset();
+}
+
+void StepRunner::drop(SeqId seq) {
+  if (in_flight_ == nullptr) return;
+  for (int i = 0; i < in_flight_->size(); ++i) {
+    if (in_flight_->sequences[i] == nullptr || in_flight_->plan.sequences[i].seq != seq) continue;
+    in_flight_->reservation->drop(i);
+    in_flight_->sequences[i] = nullptr;
+  }
+}
+
+void StepRunner::plan(Step& step) {
+  Stopwatch watch(stats_.plan_seconds);
+  step.plan = scheduler_.plan();
+  step.num_rows = 0;
+  step.num_drafted = 0;
+  step.is_ahead = false;
+  stats_.preemptions += static_cast<std::int64_t>(step.plan.preempted.size());
+  if (drafter_ == nullptr) return;
+  for (const SeqId seq : step.plan.preempted) drafter_->forget(seq);
+  for (const SharedPrefix& shared : step.plan.shared) drafter_->share(shared.from, shared.to, shared.length);
+}
+
+void StepRunner::draft(Step& step) {
   Stopwatch watch(stats_.draft_seconds);
+  step.trees.resize(step.plan.sequences.size(), TokenTree(0));
   std::vector<DraftRequest> requests;
   std::vector<int> planned_index;
-  for (int i = 0; i < static_cast<int>(step.plan.sequences.size()); ++i) {
+  for (int i = 0; i < step.size(); ++i) {
     const SequencePlan& planned = step.plan.sequences[i];
+    const std::vector<TokenId>& tokens = step.sequences[i]->tokens();
+    step.trees[i].reset(tokens[planned.first_position + planned.num_known_rows - 1]);
     if (planned.max_drafted == 0) continue;
     requests.push_back({.seq = planned.seq,
-                        .tokens = step.sequences[i]->tokens(),
-                        .pages = step.reservation.pages(i),
+                        .tokens = tokens,
+                        .pages = step.reservation->pages(i),
+                        .version = step.reservation->version(i),
                         .max_drafted = planned.max_drafted,
                         .max_depth = planned.max_depth,
                         .rule = step.sequences[i]->rule()});
@@ -116,6 +187,7 @@ void StepRunner::draft(InFlight& step) {
     if (error.code() == ErrorCode::kDeviceFailure) throw;
     log(LogLevel::kWarning, "drafter ", drafter_->name(), " failed, ", requests.size(),
         " sequences decode plainly in this step: ", error.what());
+    backend_.device->synchronize();
     forget_drafts(step.plan.sequences);
     stats_.draft_failures += static_cast<std::int64_t>(requests.size());
     return;
@@ -132,131 +204,100 @@ void StepRunner::forget_drafts(std::span<const SequencePlan> planned) {
   for (const SequencePlan& sequence : planned) drafter_->truncate(sequence.seq, sequence.first_position);
 }
 
-void StepRunner::budget(InFlight& step) {
-  Stopwatch watch(stats_.budget_seconds);
-  keep_best_rows(step.trees, step.plan.max_drafted_rows);
+void StepRunner::verify(Step& step) {
+  if (step.num_drafted > 0) {
+    Stopwatch watch(stats_.budget_seconds);
+    keep_best_rows(step.trees, step.plan.max_drafted_rows);
+  }
+  Matrix logits;
+  {
+    Stopwatch watch(stats_.verify_seconds);
+    tokens_.clear();
+    for (const Sequence* sequence : step.sequences) tokens_.emplace_back(sequence->tokens());
+    build_batch(step.plan, tokens_, step.trees, *step.reservation, batch_);
+    step.num_rows = batch_.num_rows();
+    const bool decodes = std::ssize(batch_.logit_rows) == step.num_rows;
+    logits = passes_.forward(batch_, decodes);
+  }
+  launched_ = Clock::now();
+  launch_walks(step, logits);
 }
 
-void StepRunner::verify(InFlight& step) {
-  Stopwatch watch(stats_.verify_seconds);
-  std::vector<std::span<const TokenId>> tokens;
-  tokens.reserve(step.sequences.size());
-  for (const Sequence* sequence : step.sequences) tokens.emplace_back(sequence->tokens());
-  build_batch(step.plan, tokens, step.trees, step.reservation, batch_);
-  step.num_rows = batch_.num_rows();
-  if (!backend_.device->has_graphs()) {
-    step.logits = target_.forward(buffers_.upload(batch_), target_kv_);
-    return;
-  }
-  const int num_logit_rows = static_cast<int>(batch_.logit_rows.size());
-  const std::optional<GraphKey> key = pad_to_recurring_shape();
-  Pass pass = buffers_.upload(batch_);
-  if (key) {
-    pass.max_rows_per_sequence = key->max_rows_per_sequence;
-    pass.host = {};
-    forward_recorded(pass, *key);
-  } else {
-    target_.forward(pass, target_kv_);
-    ++stats_.graph_eager_passes;
-  }
-  step.logits = target_.logits(num_logit_rows);
-}
-
-std::optional<GraphKey> StepRunner::pad_to_recurring_shape() {
-  const int num_rows = batch_.num_rows();
-  const int tier = row_tier(num_rows, std::min(limits_.max_rows, target_.max_logit_rows()));
-  if (tier == 0 || std::ssize(batch_.logit_rows) != num_rows) return std::nullopt;
-  int most = 1;
-  for (int i = 0; i < batch_.num_sequences(); ++i) {
-    most = std::max(most, batch_.row_offsets[i + 1] - batch_.row_offsets[i]);
-  }
-  // Attention packs the query heads of a K/V head; its kernels differ in how many packed rows they take at once.
-  const int group_size = target_.config().group_size();
-  int packed = 16;
-  while (packed < most * group_size) packed *= 2;
-  pad_batch(tier, limits_.max_sequences, kv_.padding_slot(), batch_);
-  return GraphKey{.num_rows = tier, .max_rows_per_sequence = packed / group_size};
-}
-
-void StepRunner::forward_recorded(const Pass& pass, const GraphKey& key) {
-  if (buffers_.generation() != graphs_generation_) graphs_.clear();
-  graphs_generation_ = buffers_.generation();
-  switch (graphs_.run(key, [this, pass] { target_.forward(pass, target_kv_); })) {
-    case GraphCache::Outcome::kEager:
-      ++stats_.graph_eager_passes;
-      break;
-    case GraphCache::Outcome::kCaptured:
-      ++stats_.graph_captures;
-      break;
-    case GraphCache::Outcome::kReplayed:
-      ++stats_.graph_replays;
-      break;
-  }
-}
-
-std::vector<Acceptance> StepRunner::accept(const InFlight& step) {
+void StepRunner::launch_walks(const Step& step, const Matrix& logits) {
   Stopwatch watch(stats_.accept_seconds);
-  std::vector<AcceptRequest> requests;
-  std::vector<std::size_t> planned_index;
-  requests.reserve(step.sequences.size());
-  planned_index.reserve(step.sequences.size());
-  for (std::size_t i = 0; i < step.sequences.size(); ++i) {
+  requests_.clear();
+  for (int i = 0; i < step.size(); ++i) {
     if (!step.plan.sequences[i].samples) continue;
     const SamplingParams& sampling = step.sequences[i]->request().sampling;
-    requests.push_back({.tree = &step.trees[i],
-                        .root_position = step.sequences[i]->len() - 1,
-                        .rule = step.sequences[i]->rule(),
-                        .wants_logprob = sampling.logprobs.has_value(),
-                        .num_top_logprobs = sampling.logprobs.value_or(0)});
-    planned_index.push_back(i);
+    requests_.push_back({.tree = &step.trees[i],
+                         .root_position = step.sequences[i]->len() - 1,
+                         .rule = step.sequences[i]->rule(),
+                         .wants_logprob = sampling.logprobs.has_value(),
+                         .num_top_logprobs = sampling.logprobs.value_or(0)});
   }
-  std::vector<Acceptance> result(step.sequences.size());
-  if (requests.empty()) return result;
-  std::vector<Acceptance> drawn = accept_trees(*backend_.ops, step.logits, requests);
-  for (std::size_t k = 0; k < drawn.size(); ++k) {
-    step.sequences[planned_index[k]]->find_end(drawn[k]);
-    result[planned_index[k]] = std::move(drawn[k]);
-  }
-  return result;
+  if (!requests_.empty()) walks_.launch(*backend_.ops, logits, requests_);
 }
 
-void StepRunner::commit(InFlight& step, std::vector<Acceptance>& acceptances) {
-  Stopwatch watch(stats_.commit_seconds);
-  std::vector<SlotMove> moves;
-  std::vector<int> kv_lens;
-  std::vector<int> scratch;
-  for (int i = 0; i < static_cast<int>(acceptances.size()); ++i) {
-    const SequencePlan& planned = step.plan.sequences[i];
-    scratch.clear();
-    for (const int node : acceptances[i].path) scratch.push_back(step.trees[i].scratch[node]);
-    const int known_end = planned.first_position + planned.num_known_rows;
-    PagedKvCache::append_moves(step.reservation, i, known_end, scratch, moves);
-    kv_lens.push_back(known_end + static_cast<int>(scratch.size()));
+void StepRunner::accept(Step& step) {
+  Stopwatch watch(stats_.accept_seconds);
+  step.acceptances.resize(step.plan.sequences.size());
+  const auto& planned = step.plan.sequences;
+  if (std::any_of(planned.begin(), planned.end(), [](const SequencePlan& sequence) { return sequence.samples; })) {
+    walks_.wait(*backend_.ops);
   }
-  if (!moves.empty()) {
+  note_times(step);
+  int walk = 0;
+  for (int i = 0; i < step.size(); ++i) {
+    step.acceptances[i].clear();
+    if (!planned[i].samples) continue;
+    walks_.read(walk++, step.acceptances[i]);
+    if (step.sequences[i] != nullptr) step.sequences[i]->find_end(step.acceptances[i]);
+  }
+}
+
+void StepRunner::commit(Step& step) {
+  Stopwatch watch(stats_.commit_seconds);
+  moves_.clear();
+  kv_lens_.clear();
+  for (int i = 0; i < step.size(); ++i) {
+    kv_lens_.push_back(0);
+    if (step.sequences[i] == nullptr) continue;
+    const SequencePlan& planned = step.plan.sequences[i];
+    scratch_.clear();
+    for (const int node : step.acceptances[i].path) scratch_.push_back(step.trees[i].scratch[node]);
+    const int known_end = planned.first_position + planned.num_known_rows;
+    PagedKvCache::append_moves(*step.reservation, i, known_end, scratch_, moves_);
+    kv_lens_.back() = known_end + static_cast<int>(scratch_.size());
+  }
+  if (!moves_.empty()) {
     const std::vector<KvView>& layers = target_kv_.layers();
     backend_.ops->copy_slots({.layers = layers.data(),
                               .num_layers = static_cast<int>(layers.size()),
-                              .moves = moves.data(),
-                              .num_moves = static_cast<int>(moves.size())});
+                              .moves = moves_.data(),
+                              .num_moves = static_cast<int>(moves_.size())});
   }
   // From here on nothing fails: the copies are in place, lengths are swapped.
-  kv_.commit(step.reservation, kv_lens);
-  for (std::size_t i = 0; i < acceptances.size(); ++i) step.sequences[i]->commit(acceptances[i]);
+  kv_.commit(*step.reservation, kv_lens_);
+  step.reservation.reset();
+  for (int i = 0; i < step.size(); ++i) {
+    if (step.sequences[i] != nullptr) step.sequences[i]->commit(step.acceptances[i]);
+  }
 }
 
-void StepRunner::observe(const InFlight& step, const std::vector<Acceptance>& acceptances) {
+void StepRunner::observe(const Step& step) {
   if (drafter_ == nullptr) return;
   Stopwatch watch(stats_.draft_seconds);
   std::vector<Observation> observations;
-  for (std::size_t i = 0; i < acceptances.size(); ++i) {
+  for (int i = 0; i < step.size(); ++i) {
+    if (step.sequences[i] == nullptr || step.acceptances[i].finish != FinishReason::kNone) continue;
     const SequencePlan& planned = step.plan.sequences[i];
     observations.push_back({.seq = planned.seq,
                             .tokens = step.sequences[i]->tokens(),
                             .pages = kv_.pages(planned.seq),
+                            .version = kv_.version(planned.seq),
                             .first_position = planned.first_position,
                             .num_known_rows = planned.num_known_rows,
-                            .num_accepted = static_cast<int>(acceptances[i].path.size()),
+                            .num_accepted = static_cast<int>(step.acceptances[i].path.size()),
                             .kv_len = kv_.kv_len(planned.seq),
                             .will_draft = step.sequences[i]->request().max_drafted > 0});
   }
@@ -272,71 +313,66 @@ void StepRunner::observe(const InFlight& step, const std::vector<Acceptance>& ac
   }
 }
 
-void StepRunner::count(const InFlight& step, const std::vector<Acceptance>& acceptances) {
-  ++stats_.steps;
-  stats_.rows += step.num_rows;
-  stats_.drafted_tokens += step.num_drafted;
-  for (std::size_t i = 0; i < acceptances.size(); ++i) {
-    const SequencePlan& planned = step.plan.sequences[i];
-    OutputStats& stats = step.sequences[i]->stats;
-    const auto committed = static_cast<std::int64_t>(acceptances[i].tokens.size());
-    stats_.generated_tokens += committed;
-    if (!planned.is_decoding) {
-      stats_.prompt_rows += planned.num_known_rows;
-      continue;
-    }
-    const TokenTree& tree = step.trees[i];
-    const std::int64_t num_accepted = acceptances[i].num_drafts_accepted;
-    ++stats.decoding_passes;
-    ++stats_.decoding_passes;
-    stats.decoding_tokens += committed;
-    stats_.decoding_tokens += committed;
-    stats.drafted_tokens += tree.num_drafted();
-    stats_.verified_tokens += tree.num_drafted();
-    stats.accepted_tokens += num_accepted;
-    stats_.accepted_tokens += num_accepted;
-    if (tree.num_drafted() == 0) continue;
-    const std::vector<int> depths = tree.depths();
-    const std::size_t depth = *std::max_element(depths.begin(), depths.end());
-    if (stats_.offered_by_position.size() < depth) {
-      stats_.offered_by_position.resize(depth, 0);
-      stats_.accepted_by_position.resize(depth, 0);
-    }
-    for (std::size_t d = 0; d < depth; ++d) ++stats_.offered_by_position[d];
-    for (std::int64_t d = 0; d < num_accepted; ++d) ++stats_.accepted_by_position[d];
+void StepRunner::retire(Step& step) {
+  step.ended.resize(step.plan.sequences.size());
+  for (int i = 0; i < step.size(); ++i) {
+    if (step.sequences[i] == nullptr || step.acceptances[i].finish == FinishReason::kNone) continue;
+    step.sequences[i]->error = step.acceptances[i].error;
+    step.ended[i] = scheduler_.remove(step.sequences[i]->id());
+    if (drafter_ != nullptr) drafter_->forget(step.ended[i]->id());
   }
 }
 
-StepReport StepRunner::emit(const InFlight& step, const std::vector<Acceptance>& acceptances) {
-  Stopwatch watch(stats_.emit_seconds);
-  StepReport report;
-  report.num_sequences = static_cast<int>(step.sequences.size());
-  report.num_rows = step.num_rows;
-  report.outputs.reserve(acceptances.size());
-  for (std::size_t i = 0; i < acceptances.size(); ++i) {
-    Sequence& sequence = *step.sequences[i];
-    const FinishReason reason = acceptances[i].finish;
-    if (reason != FinishReason::kNone) {
-      sequence.error = acceptances[i].error;
-      report.outputs.push_back(*finish(sequence.id(), reason));
-    } else if (sequence.len() > sequence.visible_len()) {
-      report.outputs.push_back(sequence.take_output(FinishReason::kNone));
-    }
+void StepRunner::note_times(const Step& step) {
+  tokens_known_ = Clock::now();
+  const DeviceTimes times = backend_.device->times();
+  // A pass that was not replayed notes no begin, and before a step that waited for its caller the device may well idle.
+  if (step.is_ahead && last_end_ > 0 && times.begin > last_end_) {
+    ++stats_.timed_steps;
+    stats_.device_idle_seconds += 1e-9 * static_cast<double>(times.begin - last_end_);
+    stats_.device_busy_seconds += 1e-9 * static_cast<double>(times.end - times.begin);
   }
-  return report;
+  last_end_ = times.end;
 }
 
 void StepRunner::truncate(SeqId seq, int length) {
+  drop(seq);
   scheduler_.running(seq).truncate(length);
   kv_.truncate(seq, length - 1);  // the root's K/V is never cached
   if (drafter_ != nullptr) drafter_->truncate(seq, kv_.kv_len(seq));
 }
 
 std::optional<Output> StepRunner::finish(SeqId seq, FinishReason reason) {
+  drop(seq);
   const std::unique_ptr<Sequence> sequence = scheduler_.remove(seq);
   if (sequence == nullptr) return std::nullopt;
   if (drafter_ != nullptr) drafter_->forget(seq);
   return sequence->take_output(reason);
+}
+
+void StepRunner::record_graphs(int max_sequences) {
+  FS_CHECK(in_flight_ == nullptr, "graphs are recorded between steps");
+  const int drafted = drafter_ == nullptr ? 0 : drafter_->shape().max_nodes;
+  passes_.record(max_sequences, 1 + drafted);
+  if (drafter_ != nullptr) drafter_->record_graphs(max_sequences);
+}
+
+EngineStats StepRunner::stats() const {
+  EngineStats stats = stats_;
+  const GraphUse target = passes_.graphs();
+  const GraphUse draft = drafter_ == nullptr ? GraphUse{} : drafter_->graphs();
+  stats.graph_replays = target.replays - graphs_before_.replays;
+  stats.graph_captures = target.captures - graphs_before_.captures;
+  stats.graph_eager_passes = target.eager_passes - graphs_before_.eager_passes;
+  stats.graphs = target.graphs + draft.graphs;
+  stats.graph_bytes = target.bytes + draft.bytes;
+  stats.graph_capture_seconds = target.capture_seconds + draft.capture_seconds;
+  return stats;
+}
+
+void StepRunner::reset_stats() {
+  stats_ = {};
+  graphs_before_ = passes_.graphs();
 }
 
 }  // namespace fastspec

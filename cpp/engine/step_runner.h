@@ -4,17 +4,19 @@
 
 #include <fastspec/engine.h>
 
+#include <array>
+#include <exception>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "backend/backend.h"
 #include "draft/drafter.h"
-#include "engine/graph_cache.h"
 #include "engine/scheduler.h"
+#include "engine/step.h"
 #include "memory/kv_pool.h"
 #include "memory/paged_kv_cache.h"
-#include "model/pass.h"
+#include "model/pass_runner.h"
 #include "model/transformer.h"
 #include "verify/acceptance.h"
 
@@ -23,11 +25,17 @@ namespace fastspec {
 class StepRunner {
  public:
   /// @param drafter may be null: plain decoding.
+  /// @param graphs of the target's passes.
   StepRunner(Backend& backend, Transformer& target, KvPool& target_kv, PagedKvCache& kv, Scheduler& scheduler,
-             Drafter* drafter, const PassLimits& limits);
+             Drafter* drafter, const PassLimits& limits, const GraphLimits& graphs);
+  /// Waits for a step in flight, whose results nobody will read.
+  ~StepRunner();
+  StepRunner(const StepRunner&) = delete;
+  StepRunner& operator=(const StepRunner&) = delete;
 
   /// Runs a step; an empty report when there is nothing to do. A throw before commit leaves pages, lengths, output and
-  /// statistics as they were, and the step can be run again.
+  /// statistics as they were, and the step can be run again. On an asynchronous device the step that follows is
+  /// launched before this one's report is made; when that fails, the next call says so.
   StepReport run();
 
   /// Drops what depends on tokens from `length` on, in every owner of the sequence's state.
@@ -35,36 +43,38 @@ class StepRunner {
   /// Ends a sequence in every owner and returns its last output; nullopt for an unknown one.
   std::optional<Output> finish(SeqId seq, FinishReason reason);
 
-  EngineStats& stats() { return stats_; }
+  /// Records the passes of decoding for up to `max_sequences` sequences, the drafter's too. Between steps, none in
+  /// flight.
+  void record_graphs(int max_sequences);
+
+  EngineStats stats() const;
+  void reset_stats();
 
  private:
-  /// A step between launch and collect. Lengths and pages change only in commit.
-  struct InFlight {
-    StepPlan plan;
-    KvReservation reservation;
-    std::vector<Sequence*> sequences;  // [planned]
-    std::vector<TokenTree> trees;      // [planned]
-    Matrix logits;
-    int num_rows = 0;  // without padding
-    std::int64_t num_drafted = 0;
-  };
+  /// Plans a step and issues it as far as the draws; false when there is nothing to do.
+  bool launch();
+  void launch_ahead();
+  /// Waits for the step in flight and commits it; it is no longer in flight then.
+  Step& collect();
+  StepReport report(Step& step);
+  /// Undoes the step in flight.
+  void abandon();
+  /// Takes a sequence out of the step in flight.
+  void drop(SeqId seq);
 
-  InFlight launch(StepPlan plan);
-  StepReport collect(InFlight step);
-  void draft(InFlight& step);
+  void plan(Step& step);
+  void draft(Step& step);
   /// Takes the drafter's state of these sequences back to their cached tokens, after a failure.
   void forget_drafts(std::span<const SequencePlan> planned);
-  void budget(InFlight& step);
-  void verify(InFlight& step);
-  /// Pads the batch to a shape that recurs. nullopt for passes that are not recorded: those with prompt chunks, and
-  /// those of more rows than the tiers have.
-  std::optional<GraphKey> pad_to_recurring_shape();
-  void forward_recorded(const Pass& pass, const GraphKey& key);
-  std::vector<Acceptance> accept(const InFlight& step);
-  void commit(InFlight& step, std::vector<Acceptance>& acceptances);
-  void observe(const InFlight& step, const std::vector<Acceptance>& acceptances);
-  void count(const InFlight& step, const std::vector<Acceptance>& acceptances);
-  StepReport emit(const InFlight& step, const std::vector<Acceptance>& acceptances);
+  void verify(Step& step);
+  void launch_walks(const Step& step, const Matrix& logits);
+  void accept(Step& step);
+  void commit(Step& step);
+  void observe(const Step& step);
+  /// Takes sequences that ended out of every owner of their state, so that the next plan has their place.
+  void retire(Step& step);
+  /// Adds the device's and the host's time between two steps.
+  void note_times(const Step& step);
 
   Backend& backend_;
   Transformer& target_;
@@ -72,12 +82,25 @@ class StepRunner {
   PagedKvCache& kv_;
   Scheduler& scheduler_;
   Drafter* drafter_;
-  PassLimits limits_;
-  PassBuffers buffers_;
-  GraphCache graphs_;
-  int graphs_generation_ = 0;  // of buffers_, when the graphs were recorded
+  const bool launches_ahead_;
+  PassRunner passes_;
+  TreeWalks walks_;  // of the step in flight
   RowBatch batch_;
+  std::array<Step, 2> steps_;  // the one in flight and the one being reported, in turn
+  Step* in_flight_ = nullptr;
+  int next_step_ = 0;
+  std::exception_ptr failed_ahead_;  // what became of a launch ahead, until the next run() says it
+  std::int64_t last_end_ = 0;        // of draws, by the device's clock
+  Clock::time_point tokens_known_;   // those of the step collected last
+  Clock::time_point launched_;       // the pass launched last
   EngineStats stats_;
+  GraphUse graphs_before_;  // when the statistics were reset
+
+  // Memory of the verbs, kept from step to step.
+  std::vector<std::span<const TokenId>> tokens_;
+  std::vector<AcceptRequest> requests_;
+  std::vector<SlotMove> moves_;
+  std::vector<int> kv_lens_, scratch_;
 };
 
 }  // namespace fastspec

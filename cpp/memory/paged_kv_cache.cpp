@@ -14,9 +14,23 @@ KvReservation::KvReservation(KvReservation&& other) noexcept
 }
 
 KvReservation::~KvReservation() {
-  for (const Entry& entry : entries_) {
-    for (std::size_t i = entry.num_own; i < entry.pages.size(); ++i) cache_->pool_.release(entry.pages[i]);
-  }
+  for (int index = 0; index < static_cast<int>(entries_.size()); ++index) drop(index);
+}
+
+void KvReservation::drop(int index) noexcept {
+  Entry& entry = entries_[index];
+  if (entry.table == nullptr) return;
+  PagedKvCache::Table& sequence = PagedKvCache::table(entry);
+  cache_->shrink(sequence, sequence.num_own);
+  entry.table = nullptr;
+}
+
+std::span<const PageId> KvReservation::pages(int index) const {
+  return PagedKvCache::table(entries_[index]).pages;
+}
+
+std::uint64_t KvReservation::version(int index) const {
+  return PagedKvCache::table(entries_[index]).version;
 }
 
 int KvReservation::page_size() const {
@@ -24,11 +38,11 @@ int KvReservation::page_size() const {
 }
 
 Slot KvReservation::slot(int index, int position) const {
-  const Entry& entry = entries_[index];
+  const std::span<const PageId> reserved = pages(index);
   const int page = position / cache_->page_size_;
-  FS_CHECK(position >= 0 && page < static_cast<int>(entry.pages.size()), "position ", position, " of sequence ",
-           entry.seq, " was not reserved");
-  return Slot{entry.pages[page]} * cache_->page_size_ + position % cache_->page_size_;
+  FS_CHECK(position >= 0 && page < static_cast<int>(reserved.size()), "position ", position, " of sequence ",
+           entries_[index].seq, " was not reserved");
+  return Slot{reserved[page]} * cache_->page_size_ + position % cache_->page_size_;
 }
 
 Slot KvReservation::scratch_slot(int index, int scratch) const {
@@ -52,8 +66,9 @@ const PagedKvCache::Table& PagedKvCache::table(SeqId seq) const {
 }
 
 void PagedKvCache::add(SeqId seq) {
-  const bool inserted = tables_.try_emplace(seq).second;
+  const auto [place, inserted] = tables_.try_emplace(seq);
   FS_CHECK(inserted, "sequence ", seq, " is in the KV cache already");
+  place->second.version = ++next_version_;
 }
 
 int PagedKvCache::add_shared(SeqId from, SeqId to, int length) {
@@ -62,7 +77,9 @@ int PagedKvCache::add_shared(SeqId from, SeqId to, int length) {
   const int num_shared = std::min(length, source.kv_len) / page_size_;
   Table target;
   target.pages.assign(source.pages.begin(), source.pages.begin() + num_shared);
+  target.num_own = num_shared;
   target.kv_len = num_shared * page_size_;
+  target.version = ++next_version_;
   tables_.emplace(to, std::move(target));
   for (const PageId page : pages(to)) pool_.retain(page);
   return num_shared * page_size_;
@@ -82,12 +99,17 @@ void PagedKvCache::truncate(SeqId seq, int length) {
   if (length % page_size_ != 0 && pool_.references(sequence.pages[length / page_size_]) > 1) {
     length -= length % page_size_;
   }
-  const std::size_t num_pages = pages_for(length);
-  while (sequence.pages.size() > num_pages) {
+  shrink(sequence, pages_for(length));
+  sequence.num_own = pages_for(length);
+  sequence.kv_len = length;
+  sequence.version = ++next_version_;
+}
+
+void PagedKvCache::shrink(Table& sequence, int num_pages) noexcept {
+  while (static_cast<int>(sequence.pages.size()) > num_pages) {
     pool_.release(sequence.pages.back());
     sequence.pages.pop_back();
   }
-  sequence.kv_len = length;
 }
 
 int PagedKvCache::kv_len(SeqId seq) const {
@@ -95,11 +117,12 @@ int PagedKvCache::kv_len(SeqId seq) const {
 }
 
 std::span<const PageId> PagedKvCache::pages(SeqId seq) const {
-  return table(seq).pages;
+  const Table& sequence = table(seq);
+  return {sequence.pages.data(), static_cast<std::size_t>(sequence.num_own)};
 }
 
 int PagedKvCache::missing_pages(SeqId seq, int num_tokens) const {
-  return std::max(0, pages_for(num_tokens) - static_cast<int>(table(seq).pages.size()));
+  return std::max(0, pages_for(num_tokens) - table(seq).num_own);
 }
 
 KvReservation PagedKvCache::reserve(const StepPlan& plan) {
@@ -111,14 +134,14 @@ KvReservation PagedKvCache::reserve(const StepPlan& plan) {
     FS_CHECK(planned.first_position == sequence.kv_len, "plan starts sequence ", planned.seq, " at ",
              planned.first_position, ", cached are ", sequence.kv_len);
     const int num_tokens = planned.first_position + planned.num_known_rows + planned.max_depth;
-    const std::size_t num_pages = pages_for(num_tokens);
+    FS_CHECK(static_cast<int>(sequence.pages.size()) == sequence.num_own, "pages are lent to sequence ", planned.seq,
+             " already");
+    const auto num_pages = static_cast<std::size_t>(pages_for(num_tokens));
     KvReservation::Entry& entry = reservation.entries_.emplace_back();
     entry.seq = planned.seq;
-    entry.num_own = static_cast<int>(sequence.pages.size());
-    entry.pages.reserve(std::max(num_pages, sequence.pages.size()));
-    entry.pages = sequence.pages;
-    while (entry.pages.size() < num_pages) entry.pages.push_back(pool_.allocate());
-    sequence.pages.reserve(num_pages);  // commit must not allocate
+    entry.table = &sequence;
+    if (num_pages > sequence.pages.capacity()) sequence.pages.reserve(2 * num_pages);
+    while (sequence.pages.size() < num_pages) sequence.pages.push_back(pool_.allocate());
     entry.first_scratch = next_scratch;
     entry.num_scratch = planned.max_drafted;
     next_scratch += planned.max_drafted;
@@ -138,17 +161,12 @@ void PagedKvCache::append_moves(const KvReservation& reservation, int index, int
 
 void PagedKvCache::commit(KvReservation& reservation, std::span<const int> kv_lens) noexcept {
   for (std::size_t i = 0; i < reservation.entries_.size(); ++i) {
-    KvReservation::Entry& entry = reservation.entries_[i];
-    Table& sequence = tables_.find(entry.seq)->second;
-    const std::size_t num_pages = pages_for(kv_lens[i]);
-    for (std::size_t page = entry.num_own; page < entry.pages.size(); ++page) {
-      if (page < num_pages) {
-        sequence.pages.push_back(entry.pages[page]);  // capacity was reserved
-      } else {
-        pool_.release(entry.pages[page]);
-      }
-    }
+    const KvReservation::Entry& entry = reservation.entries_[i];
+    if (entry.table == nullptr) continue;
+    Table& sequence = table(entry);
+    sequence.num_own = pages_for(kv_lens[i]);
     sequence.kv_len = kv_lens[i];
+    shrink(sequence, sequence.num_own);
   }
   reservation.entries_.clear();
 }
@@ -156,8 +174,10 @@ void PagedKvCache::commit(KvReservation& reservation, std::span<const int> kv_le
 void PagedKvCache::check_invariants() const {
   std::vector<int> references(pool_.num_pages(), 0);
   for (const auto& [seq, sequence] : tables_) {
-    FS_CHECK(static_cast<int>(sequence.pages.size()) == pages_for(sequence.kv_len), "sequence ", seq, " holds ",
-             sequence.pages.size(), " pages for ", sequence.kv_len, " tokens");
+    FS_CHECK(
+        sequence.num_own == pages_for(sequence.kv_len) && sequence.num_own <= static_cast<int>(sequence.pages.size()),
+        "sequence ", seq, " holds ", sequence.num_own, " of ", sequence.pages.size(), " pages for ", sequence.kv_len,
+        " tokens");
     for (const PageId page : sequence.pages) ++references[page];
   }
   int used = 0;

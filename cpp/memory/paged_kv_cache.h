@@ -2,6 +2,7 @@
 // no tensors (kv_pool.h) and no device.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -26,19 +27,23 @@ class KvReservation {
   ~KvReservation();
 
   /// The pages of planned sequence `index`: its own, then the borrowed ones.
-  std::span<const PageId> pages(int index) const { return entries_[index].pages; }
+  std::span<const PageId> pages(int index) const;
+  /// Number that says what the sequence's own pages are, see PagedKvCache::version.
+  std::uint64_t version(int index) const;
   int page_size() const;
   /// Final slot of a position of planned sequence `index`; within what was reserved.
   Slot slot(int index, int position) const;
   /// Slot that holds the K/V of scratch number `scratch` of planned sequence `index` during this step.
   Slot scratch_slot(int index, int scratch) const;
+  /// Gives planned sequence `index` up: what it borrowed goes back, nothing is committed for it. To be called before
+  /// the sequence is forgotten or truncated.
+  void drop(int index) noexcept;
 
  private:
   friend class PagedKvCache;
   struct Entry {
     SeqId seq = 0;
-    std::vector<PageId> pages;  // own pages, then borrowed ones
-    int num_own = 0;
+    void* table = nullptr;  // of the sequence; null when it was given up
     int first_scratch = 0;
     int num_scratch = 0;
   };
@@ -75,6 +80,9 @@ class PagedKvCache {
   bool contains(SeqId seq) const { return tables_.contains(seq); }
   int kv_len(SeqId seq) const;
   std::span<const PageId> pages(SeqId seq) const;
+  /// As long as this number is the same, pages that `seq` had stay its first ones: it only gains more. Never that of
+  /// another sequence.
+  std::uint64_t version(SeqId seq) const { return table(seq).version; }
   /// Pages that `seq` lacks to cache `num_tokens` tokens.
   int missing_pages(SeqId seq, int num_tokens) const;
 
@@ -87,7 +95,8 @@ class PagedKvCache {
   static void append_moves(const KvReservation& reservation, int index, int first_position,
                            std::span<const int> scratch, std::vector<SlotMove>& moves);
 
-  /// Makes planned sequence i hold kv_lens[i] cached tokens; pages beyond go back. Cannot fail.
+  /// Makes planned sequence i hold kv_lens[i] cached tokens; pages beyond go back. Sequences that were given up are
+  /// left alone. Cannot fail.
   void commit(KvReservation& reservation, std::span<const int> kv_lens) noexcept;
 
   /// @throws Error(kInternal) when page tables, lengths and reference counts disagree. For tests.
@@ -96,15 +105,21 @@ class PagedKvCache {
  private:
   friend class KvReservation;
   struct Table {
-    std::vector<PageId> pages;
+    std::vector<PageId> pages;  // own pages, then those that a reservation lent
+    int num_own = 0;
     int kv_len = 0;
+    std::uint64_t version = 0;
   };
+  static Table& table(const KvReservation::Entry& entry) { return *static_cast<Table*>(entry.table); }
   Table& table(SeqId seq);
   const Table& table(SeqId seq) const;
+  /// Releases pages from the end until `num_pages` are left.
+  void shrink(Table& sequence, int num_pages) noexcept;
 
   PagePool pool_;
   int num_scratch_pages_;
   int page_size_;
+  std::uint64_t next_version_ = 0;
   std::unordered_map<SeqId, Table> tables_;
 };
 

@@ -1,9 +1,9 @@
-// One pass's rows in device memory. Uploads a RowBatch into memory that is allocated once; computes nothing.
+// One pass's rows in device memory. Brings a RowBatch into memory that is allocated once; computes nothing.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "backend/device.h"
 #include "backend/params.h"
@@ -35,34 +35,59 @@ struct PassLimits {
   std::int64_t max_list_entries = 0;  // page ids of all sequences together
 };
 
-/// Memory for passes within the limits; each upload replaces the last. Every array keeps its address, but the list
-/// entries, whose limit few workloads come near: they move when they outgrow their memory.
+/// Brings a batch to `num_rows`, `num_logit_rows` and `num_sequences`: by rows of token 0 that belong to no sequence
+/// and write to `padding_slot`, by logits of any rows behind the real ones, and by empty sequences.
+void pad_batch(int num_rows, int num_logit_rows, int num_sequences, Slot padding_slot, RowBatch& batch);
+
+/// Memory for passes within the limits; each upload replaces the last. Batches of equal numbers of rows, logit rows and
+/// sequences have their arrays at equal addresses. Page tables stay on the device from pass to pass, each at a place of
+/// its own, and only what is new of them is copied.
 class PassBuffers {
  public:
   PassBuffers(Device& device, const PassLimits& limits);
   /// Device memory that passes within the limits take at most.
   static std::size_t device_bytes(const PassLimits& limits);
-  /// @throws Error(kInternal) for a batch beyond the limits.
+  /// Copies the batch to the device. @throws Error(kInternal) for a batch beyond the limits.
   Pass upload(const RowBatch& batch);
+  /// Lays the batch out for copy_staged(), which can be recorded and replayed for every batch of equal numbers. The
+  /// pass is valid behind it. The device must be done with what was staged before.
+  Pass stage(const RowBatch& batch);
+  void copy_staged();
+  /// To be called where a staged pass was not copied after all: what the device holds is not known.
+  void forget_tables();
   /// Grows when an array moves: what holds the pointers of an earlier pass must let go of them.
   int generation() const { return generation_; }
 
  private:
-  static constexpr int kNumArrays = 8;
-  using Offsets = std::array<std::size_t, kNumArrays + 1>;
-  static Offsets lay_out(const PassLimits& limits);
+  /// A place for one page table in the array of entries.
+  struct Place {
+    std::uint64_t version = 0;  // of the table that lies there; 0 = none
+    int num_valid = 0;          // entries that hold as long as the version does
+    std::uint64_t last_use = 0;
+  };
+  static std::size_t array_bytes(const PassLimits& limits);
   template <typename T>
-  const T* stage(int array, const std::vector<T>& values);
+  const T* lay(const std::vector<T>& values);
+  Pass lay_out(const RowBatch& batch, bool staged);
+  void place_lists(const RowBatch& batch, bool staged);
+  /// @param list whose table it is: most often it has the place that it had in the pass before.
+  int find_place(std::uint64_t version, std::size_t list);
+  void copy_table(const PageTable& table, int place, bool staged);
+  void reserve_entries(std::size_t count);
 
   Device& device_;
   PassLimits limits_;
-  const Slot* upload_entries(const std::vector<Slot>& entries);
-  void reserve_entries(std::size_t count);
-
-  Offsets offsets_;       // of each array, in bytes
-  std::size_t used_ = 0;  // bytes of this upload
+  std::int64_t table_entries_;  // of one place
+  std::size_t used_ = 0;        // bytes of this batch's arrays
   Buffer host_, device_memory_;
-  Buffer host_entries_, device_entries_;
+  Buffer host_updates_;    // their number, then the updates of tables
+  Buffer device_entries_;  // the tables' places, then the batch's own entries
+  std::size_t num_own_entries_ = 0;
+  std::vector<Place> places_;
+  std::vector<int> last_places_;  // of each list
+  std::vector<KvList> lists_;     // of this batch, with their places
+  std::vector<Slot> widened_;     // pages as entries
+  std::uint64_t num_uses_ = 0;
   int generation_ = 0;
 };
 

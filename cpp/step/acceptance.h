@@ -24,6 +24,15 @@ struct Acceptance {
   int num_drafts_accepted = 0;         // of the tokens, those that were drafted
   FinishReason finish = FinishReason::kNone;
   std::string error;  // for kError; no tokens then
+
+  /// Back to nothing; memory stays.
+  void clear() {
+    path.clear();
+    tokens.clear();
+    num_drafts_accepted = 0;
+    finish = FinishReason::kNone;
+    error.clear();
+  }
 };
 
 }  // namespace fastspec

@@ -33,6 +33,7 @@ struct RowBatch {
     logit_rows.clear();
     kv.lists.clear();
     kv.entries.clear();
+    kv.tables.clear();
   }
 
   /// Ends the current sequence: every row added since the last call belongs to it.

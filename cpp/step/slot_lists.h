@@ -25,9 +25,18 @@ struct KvList {
   bool pages = true;        // entries are page ids, key j lies in entry j / page_size; false: one slot a key
 };
 
+/// The pages of a sequence, which a device may hold from an earlier pass.
+struct PageTable {
+  const PageId* pages = nullptr;
+  int num_pages = 0;
+  int num_lasting = 0;        // of these, the first ones: a table of the same version has them too
+  std::uint64_t version = 0;  // see PagedKvCache::version; 0 = unknown, nothing lasts
+};
+
 struct SlotLists {
-  std::vector<KvList> lists;  // [num_sequences]
-  std::vector<Slot> entries;  // page ids or slots, sequences one after another
+  std::vector<KvList> lists;      // [num_sequences]
+  std::vector<Slot> entries;      // page ids or slots, sequences one after another
+  std::vector<PageTable> tables;  // empty, or [num_sequences]: where one has pages, they stand for entries of its list
 };
 
 /// K and V of a token going from one slot to another.

@@ -19,6 +19,14 @@ struct TokenTree {
 
   explicit TokenTree(TokenId root) : tokens{root}, parents{-1}, confidence{1.0f}, scratch{-1} {}
 
+  /// Back to a root alone; memory stays.
+  void reset(TokenId root) {
+    tokens.assign(1, root);
+    parents.assign(1, -1);
+    confidence.assign(1, 1.0f);
+    scratch.assign(1, -1);
+  }
+
   int num_nodes() const { return static_cast<int>(tokens.size()); }
   int num_drafted() const { return num_nodes() - 1; }
 

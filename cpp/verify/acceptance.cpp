@@ -8,15 +8,59 @@
 
 namespace fastspec {
 
-namespace {
+void TreeWalks::launch(Ops& ops, const Matrix& logits, std::span<const AcceptRequest> requests) {
+  int num_rows = 0;
+  std::size_t num_top = 0;
+  for (const AcceptRequest& request : requests) {
+    num_rows += request.tree->num_nodes();
+    num_top += std::size_t(request.num_top_logprobs) * request.tree->num_nodes();
+  }
+  FS_CHECK(num_rows == logits.rows, num_rows, " nodes, ", logits.rows, " rows of logits");
 
-Acceptance to_acceptance(const AcceptRequest& request, const AcceptResult& result) {
-  Acceptance acceptance;
+  logit_rows_.resize(num_rows);
+  std::iota(logit_rows_.begin(), logit_rows_.end(), 0);
+  parents_.clear();
+  parents_.reserve(num_rows);
+  paths_.resize(num_rows);
+  sampled_.resize(num_rows);
+  top_.resize(num_top);
+  requests_.clear();
+  trees_.clear();
+  results_.clear();
+  std::size_t first_top = 0;
+  for (const AcceptRequest& request : requests) {
+    const std::size_t first = parents_.size();
+    parents_.insert(parents_.end(), request.tree->parents.begin(), request.tree->parents.end());
+    requests_.push_back({request.root_position, request.num_top_logprobs});
+    trees_.push_back({.num_nodes = request.tree->num_nodes(),
+                      .tokens = request.tree->tokens.data(),
+                      .parents = parents_.data() + first,
+                      .logit_rows = logit_rows_.data() + first,
+                      .root_position = request.root_position,
+                      .rule = request.rule,
+                      .wants_logprob = request.wants_logprob,
+                      .num_top_logprobs = request.num_top_logprobs});
+    AcceptResult& result = results_.emplace_back();
+    result.path = paths_.data() + first;
+    result.sampled = sampled_.data() + first;
+    result.top_logprobs = request.num_top_logprobs > 0 ? top_.data() + first_top : nullptr;
+    first_top += std::size_t(request.num_top_logprobs) * request.tree->num_nodes();
+  }
+  ops.accept({.logits = logits,
+              .trees = trees_.data(),
+              .results = results_.data(),
+              .num_trees = static_cast<int>(trees_.size())});
+}
+
+void TreeWalks::read(int index, Acceptance& acceptance) const {
+  const Request& request = requests_[index];
+  const AcceptResult& result = results_[index];
+  acceptance.clear();
   if (result.failed) {
     acceptance.finish = FinishReason::kError;
     acceptance.error = "no token can be drawn at position " + std::to_string(request.root_position + 1) +
                        ": the logits hold NaN, or every token is excluded";
-    return acceptance;
+    return;
   }
   acceptance.path.assign(result.path, result.path + result.num_accepted);
   acceptance.tokens.reserve(static_cast<std::size_t>(result.num_accepted) + 1);
@@ -28,59 +72,6 @@ Acceptance to_acceptance(const AcceptRequest& request, const AcceptResult& resul
     }
     acceptance.tokens.push_back(std::move(token));
   }
-  return acceptance;
-}
-
-}  // namespace
-
-std::vector<Acceptance> accept_trees(Ops& ops, const Matrix& logits, std::span<const AcceptRequest> requests) {
-  int num_rows = 0;
-  std::size_t num_top = 0;
-  for (const AcceptRequest& request : requests) {
-    num_rows += request.tree->num_nodes();
-    num_top += std::size_t(request.num_top_logprobs) * request.tree->num_nodes();
-  }
-  FS_CHECK(num_rows == logits.rows, num_rows, " nodes, ", logits.rows, " rows of logits");
-
-  std::vector<std::int32_t> logit_rows(num_rows);
-  std::iota(logit_rows.begin(), logit_rows.end(), 0);
-  std::vector<std::int32_t> parents;
-  std::vector<std::int32_t> paths(num_rows);
-  std::vector<SampledToken> sampled(num_rows);
-  std::vector<TopLogprob> top(num_top);
-  parents.reserve(num_rows);
-
-  std::vector<AcceptTree> trees;
-  std::vector<AcceptResult> results;
-  trees.reserve(requests.size());
-  results.reserve(requests.size());
-  std::size_t first_top = 0;
-  for (const AcceptRequest& request : requests) {
-    const std::size_t first = parents.size();
-    parents.insert(parents.end(), request.tree->parents.begin(), request.tree->parents.end());
-    trees.push_back({.num_nodes = request.tree->num_nodes(),
-                     .tokens = request.tree->tokens.data(),
-                     .parents = parents.data() + first,
-                     .logit_rows = logit_rows.data() + first,
-                     .root_position = request.root_position,
-                     .rule = request.rule,
-                     .wants_logprob = request.wants_logprob,
-                     .num_top_logprobs = request.num_top_logprobs});
-    AcceptResult& result = results.emplace_back();
-    result.path = paths.data() + first;
-    result.sampled = sampled.data() + first;
-    result.top_logprobs = request.num_top_logprobs > 0 ? top.data() + first_top : nullptr;
-    first_top += std::size_t(request.num_top_logprobs) * request.tree->num_nodes();
-  }
-  ops.accept({.logits = logits,
-              .trees = trees.data(),
-              .results = results.data(),
-              .num_trees = static_cast<int>(trees.size())});
-
-  std::vector<Acceptance> acceptances;
-  acceptances.reserve(requests.size());
-  for (std::size_t i = 0; i < requests.size(); ++i) acceptances.push_back(to_acceptance(requests[i], results[i]));
-  return acceptances;
 }
 
 }  // namespace fastspec

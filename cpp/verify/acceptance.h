@@ -19,8 +19,30 @@ struct AcceptRequest {
   int num_top_logprobs = 0;
 };
 
-/// Walks every tree. `logits` holds one row a node, trees one after another. finish is kError where nothing could be
-/// drawn, kNone otherwise: ends of the output are not looked at here.
-std::vector<Acceptance> accept_trees(Ops& ops, const Matrix& logits, std::span<const AcceptRequest> requests);
+/// Walks of trees between their launch and their results. Keeps its memory from one to the next.
+class TreeWalks {
+ public:
+  /// Issues the walk of every tree. `logits` holds one row a node, trees one after another. Trees and rules may change
+  /// when this returns.
+  void launch(Ops& ops, const Matrix& logits, std::span<const AcceptRequest> requests);
+  /// Waits until the results of the last launch can be read.
+  void wait(Ops& ops) const { ops.await_accept(); }
+  /// What the walk of request `index` gave. finish is kError where nothing could be drawn, kNone otherwise: ends of the
+  /// output are not looked at here.
+  void read(int index, Acceptance& acceptance) const;
+
+ private:
+  struct Request {
+    int root_position;
+    int num_top_logprobs;
+  };
+
+  std::vector<Request> requests_;
+  std::vector<std::int32_t> logit_rows_, parents_, paths_;
+  std::vector<SampledToken> sampled_;
+  std::vector<TopLogprob> top_;
+  std::vector<AcceptTree> trees_;
+  std::vector<AcceptResult> results_;
+};
 
 }  // namespace fastspec

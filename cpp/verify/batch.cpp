@@ -52,12 +52,11 @@ void build_batch(const StepPlan& plan, std::span<const std::span<const TokenId>>
 
     FS_CHECK(planned.kv_mode == KvMode::kDense, "no slot list was selected for sequence ", planned.seq);
     const std::span<const PageId> pages = reservation.pages(i);
-    batch.kv.lists.push_back({.offset = static_cast<std::int64_t>(batch.kv.entries.size()),
-                              .length = planned.first_position,
-                              .pages = true});
+    batch.kv.lists.push_back({.length = planned.first_position});
     const int page_size = reservation.page_size();
     const int num_pages = (planned.first_position + page_size - 1) / page_size;
-    batch.kv.entries.insert(batch.kv.entries.end(), pages.begin(), pages.begin() + num_pages);
+    batch.kv.tables.push_back(
+        {.pages = pages.data(), .num_pages = num_pages, .num_lasting = num_pages, .version = reservation.version(i)});
 
     // A chain needs no bitmask: row order is path order.
     const bool causal = trees[i].is_chain();
@@ -67,24 +66,6 @@ void build_batch(const StepPlan& plan, std::span<const std::span<const TokenId>>
       set_ancestor_masks(trees[i], first_row, batch);
     }
   }
-}
-
-void pad_batch(int num_rows, int num_sequences, Slot padding_slot, RowBatch& batch) {
-  FS_CHECK(std::ssize(batch.logit_rows) == batch.num_rows() && batch.num_rows() <= num_rows &&
-               batch.num_sequences() <= num_sequences,
-           batch.num_rows(), " rows of ", batch.num_sequences(), " sequences, ", batch.logit_rows.size(),
-           " with logits, padded to ", num_rows, " of ", num_sequences);
-  while (batch.num_sequences() < num_sequences) {
-    batch.kv.lists.push_back({});
-    batch.end_sequence(NewMask::kCausal);
-  }
-  while (batch.num_rows() < num_rows) {
-    batch.logit_rows.push_back(batch.num_rows());
-    batch.tokens.push_back(0);
-    batch.positions.push_back(0);
-    batch.slots.push_back(padding_slot);
-  }
-  batch.mask_bits.resize(batch.tokens.size() * kMaskWords, 0);
 }
 
 }  // namespace fastspec

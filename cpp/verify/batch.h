@@ -13,13 +13,9 @@ namespace fastspec {
 
 /// Fills `batch` (cleared first): for planned sequence i its known rows tokens[i][first_position ...], then the drafted
 /// nodes of trees[i]. Logit rows: the root and the nodes of every sampling sequence, in node order, sequence by
-/// sequence.
+/// sequence. The batch's page tables point into the reservation.
 /// @param tokens committed tokens of each planned sequence.
 void build_batch(const StepPlan& plan, std::span<const std::span<const TokenId>> tokens,
                  std::span<const TokenTree> trees, const KvReservation& reservation, RowBatch& batch);
-
-/// Brings a batch in which every row has logits to `num_rows` and `num_sequences`: by rows of token 0 that belong to no
-/// sequence and write to `padding_slot`, with logits of their own behind the real ones, and by empty sequences.
-void pad_batch(int num_rows, int num_sequences, Slot padding_slot, RowBatch& batch);
 
 }  // namespace fastspec

@@ -68,6 +68,10 @@ void bind_stats(py::module_& module) {
 
 acceptance_length: committed tokens per sequence and decoding pass, bonus token included, prompt passes excluded.
 *_seconds: time by verb; operation_seconds is the part inside backend operations.
+graph*: passes that a GPU recorded and replays; graph_bytes is the GPU memory that the recordings take.
+steps_ahead: steps launched on a GPU before the report of the one before was made; turnaround_seconds is the host's time
+from the tokens of one to the launch of the next. timed_steps, device_idle_seconds and device_busy_seconds: the same by
+the GPU's clock, its idle time between steps and its time for them.
 str() gives a few lines for people.)");
   stats.readonly("steps", &EngineStats::steps)
       .readonly("rows", &EngineStats::rows)
@@ -86,6 +90,14 @@ str() gives a few lines for people.)");
       .readonly("graph_replays", &EngineStats::graph_replays)
       .readonly("graph_captures", &EngineStats::graph_captures)
       .readonly("graph_eager_passes", &EngineStats::graph_eager_passes)
+      .readonly("graphs", &EngineStats::graphs)
+      .readonly("graph_bytes", &EngineStats::graph_bytes)
+      .readonly("graph_capture_seconds", &EngineStats::graph_capture_seconds)
+      .readonly("steps_ahead", &EngineStats::steps_ahead)
+      .readonly("turnaround_seconds", &EngineStats::turnaround_seconds)
+      .readonly("timed_steps", &EngineStats::timed_steps)
+      .readonly("device_idle_seconds", &EngineStats::device_idle_seconds)
+      .readonly("device_busy_seconds", &EngineStats::device_busy_seconds)
       .readonly("pages_total", &EngineStats::pages_total)
       .readonly("pages_used", &EngineStats::pages_used)
       .readonly("sequences_running", &EngineStats::sequences_running)

@@ -1,7 +1,9 @@
 // The whole lossless matrix on any backend, under the near-tie rule: whatever is drafted, batched, cut or preempted, an
 // output is plain decoding's, or parts from it at a token that another rounding could have chosen.
 //   fastspec_lossless_check [--device cuda:0] [--dtype float32|bfloat16] [--jobs N] [--batch N] [--replays 1]
-// Engines of N cases run at once. --replays 1 records and replays passes on a backend that has no graphs.
+//   [--pipelined 1]
+// Engines of N cases run at once. On a backend that has no graphs, --replays 1 records and replays passes all the same,
+// and --pipelined 1 also launches steps ahead.
 // Exit code 1 where a sequence differs, something was not reached or graphs were not used, 77 without the device.
 #include <algorithm>
 #include <atomic>
@@ -33,6 +35,7 @@ struct Options {
   int jobs = 1;
   int batch = 0;  // 0 = all
   bool replays = false;
+  bool pipelined = false;
 };
 
 /// Requests of a temperature, and what plain decoding makes of them.
@@ -156,6 +159,7 @@ bool run_matrix(const Options& options, DType dtype) {
   base.device = options.device;
   base.dtype = dtype;
   base.replays = options.replays;
+  base.pipelined = options.pipelined;
   auto start = Clock::now();
   const std::vector<Workload> workloads = make_workloads(base);
   NearTieJudge judge(options.device, dtype);
@@ -204,6 +208,7 @@ Options parse(int argc, char** argv) {
     if (option == "--jobs") options.jobs = std::stoi(argv[i + 1]);
     if (option == "--batch") options.batch = std::stoi(argv[i + 1]);
     if (option == "--replays") options.replays = std::stoi(argv[i + 1]) != 0;
+    if (option == "--pipelined") options.pipelined = std::stoi(argv[i + 1]) != 0;
   }
   return options;
 }

@@ -1,5 +1,5 @@
 // Whole engines of the tiny model on the GPU: float32 gives the tokens of the reference up to near-ties, with and
-// without drafting; 16-bit runs to the end and is compared by share.
+// without drafting, and with sequences cut while their passes run; 16-bit runs to the end and is compared by share.
 #include "cuda/ops_cases.h"
 #include "support/engine_harness.h"
 
@@ -63,7 +63,21 @@ Outcome compare_outputs(const Outputs& seen, const Outputs& expected, bool exact
   return outcome;
 }
 
-Outcome run_engine(const std::string& device, const std::string& drafter, DType dtype, float temperature) {
+/// Takes a random tail of a random sequence back, most often while its pass is on the device.
+class RandomCuts {
+ public:
+  void operator()(EngineCore& engine) {
+    const auto& running = engine.scheduler().running_sequences();
+    if (running.empty() || pick(random_, 0, 3) > 0) return;
+    const Sequence& victim = *running[pick(random_, 0, static_cast<int>(running.size()) - 1)];
+    engine.runner().truncate(victim.id(), victim.len() - pick(random_, 0, victim.num_generated()));
+  }
+
+ private:
+  Random random_{7};
+};
+
+Outcome run_engine(const std::string& device, const std::string& drafter, DType dtype, float temperature, bool cuts) {
   const std::vector<Request> requests = make_requests(24, temperature);
   HarnessOptions reference;
   const Outputs expected = testing::run_plain_alone(reference, requests);
@@ -74,7 +88,17 @@ Outcome run_engine(const std::string& device, const std::string& drafter, DType 
   options.drafter.ngram_min = 1;
   if (drafter == "standalone") options.drafter.model = "tiny";
   const auto engine = testing::make_engine(std::move(options));
-  const Outputs seen = testing::run(*engine, requests, 5, [](EngineCore& core) { core.check_invariants(); });
+  RandomCuts cut;
+  const Outputs seen = testing::run(*engine, requests, 5, [&](EngineCore& core) {
+    core.check_invariants();
+    if (cuts) cut(core);
+  });
+  const EngineStats stats = engine->stats();
+  if (stats.steps_ahead == 0 || stats.graph_replays == 0) {
+    Outcome outcome;
+    outcome.failure = text(stats.steps_ahead, " steps launched ahead, ", stats.graph_replays, " passes replayed");
+    return outcome;
+  }
   return compare_outputs(seen, expected, dtype == DType::kFloat32);
 }
 
@@ -84,9 +108,11 @@ void check_engines(const std::string& device, Report& report) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     for (const char* drafter : {"", "ngram", "standalone"}) {
       for (const float temperature : {0.0f, 1.0f}) {
-        report.run(
-            text("engine ", to_string(dtype), " ", *drafter == 0 ? "plain" : drafter, " temperature ", temperature),
-            [&] { return run_engine(device, drafter, dtype, temperature); });
+        for (const bool cuts : {false, true}) {
+          report.run(text("engine ", to_string(dtype), " ", *drafter == 0 ? "plain" : drafter, " temperature ",
+                          temperature, cuts ? ", cut at random" : ""),
+                     [&] { return run_engine(device, drafter, dtype, temperature, cuts); });
+        }
       }
     }
   }

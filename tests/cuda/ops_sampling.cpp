@@ -92,6 +92,7 @@ void accept_all(Ops& ops, const Matrix& logits, const std::vector<TreeCase*>& ca
     results.push_back(one->result);
   }
   ops.accept({logits, trees.data(), results.data(), static_cast<int>(trees.size())});
+  ops.await_accept();
   for (std::size_t i = 0; i < cases.size(); ++i) cases[i]->result = results[i];
 }
 

@@ -278,8 +278,10 @@ void time_sampling(Bench& bench, int rows) {
       results[row].sampled = &sampled[row];
       results[row].top_logprobs = named.top_logprobs > 0 ? &top[std::size_t(row) * 5] : nullptr;
     }
-    const double time = Bench::wall_microseconds(
-        [&](int set) { bench.ops().accept({matrix(set), trees.data(), results.data(), rows}); });
+    const double time = Bench::wall_microseconds([&](int set) {
+      bench.ops().accept({matrix(set), trees.data(), results.data(), rows});
+      bench.ops().await_accept();
+    });
     bench.print("accept " + named.name, rows, time, bytes);
   }
   std::vector<std::int32_t> positions(rows, 100);

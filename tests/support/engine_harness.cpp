@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "support/deferring_ops.h"
 #include "support/replaying_device.h"
 #include "support/tiny_model.h"
 
@@ -49,7 +50,11 @@ std::unique_ptr<EngineCore> make_engine(HarnessOptions options) {
 
   EngineParts parts;
   parts.backend = make_backend(options.device, options.dtype, options.device == "cpu" ? 2 : 1);
-  if (options.replays) parts.backend.device = std::make_unique<ReplayingDevice>(std::move(parts.backend.device));
+  options.replays = options.replays || options.pipelined;
+  if (options.replays) {
+    parts.backend.device = std::make_unique<ReplayingDevice>(std::move(parts.backend.device), options.pipelined);
+  }
+  if (options.pipelined) parts.backend.ops = std::make_unique<DeferringOps>(std::move(parts.backend.ops));
   parts.dtype = options.dtype;
   parts.model = tiny_config(options.vocab_size);
   Device& device = *parts.backend.device;

@@ -32,7 +32,8 @@ struct HarnessOptions {
   std::unique_ptr<Drafter> own_drafter;
   /// Wraps the operations: a fault, for instance.
   std::function<std::unique_ptr<Ops>(std::unique_ptr<Ops>)> wrap_ops;
-  bool replays = false;  // decoding passes are padded, recorded and replayed (replaying_device.h)
+  bool replays = false;    // decoding passes are padded, recorded and replayed (replaying_device.h)
+  bool pipelined = false;  // and the device runs behind the host, so that steps are launched ahead (deferring_ops.h)
 };
 
 std::unique_ptr<EngineCore> make_engine(HarnessOptions options);

@@ -180,6 +180,7 @@ MatrixRun run_matrix_case(const MatrixCase& matrix_case, const HarnessOptions& b
   options.device = base.device;
   options.dtype = base.dtype;
   options.replays = base.replays;
+  options.pipelined = base.pipelined;
   options.max_num_seqs = matrix_case.batch;
   disturb(options, matrix_case.disturbance);
   const auto engine = make_engine(std::move(options));

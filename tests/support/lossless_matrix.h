@@ -66,8 +66,8 @@ struct MatrixRun {
 HarnessOptions matrix_options(const MatrixSetting& setting, const std::vector<Request>& requests, const Outputs& plain,
                               Coverage* coverage);
 
-/// Runs a case to its end and checks the engine's invariants. `base` gives device, dtype and replays; coverage is
-/// recorded where nothing disturbs the case. @throws Error.
+/// Runs a case to its end and checks the engine's invariants. `base` gives device, dtype, replays and pipelined;
+/// coverage is recorded where nothing disturbs the case. @throws Error.
 MatrixRun run_matrix_case(const MatrixCase& matrix_case, const HarnessOptions& base,
                           const std::vector<Request>& requests, const Outputs& plain, Coverage* coverage);
 

@@ -1,5 +1,5 @@
 // A device in host memory that records work by keeping it, and replays by running it again: what an engine does with
-// graphs, on a backend that has none.
+// graphs, on a backend that has none; and, with DeferringOps, what it does on a device that runs behind the host.
 #pragma once
 
 #include <functional>
@@ -11,9 +11,12 @@
 
 namespace fastspec::testing {
 
+constexpr std::size_t kGraphBytes = 1000;  // what a recording is said to take
+
 class ReplayingDevice final : public Device {
  public:
-  explicit ReplayingDevice(std::unique_ptr<Device> inner) : inner_(std::move(inner)) {}
+  explicit ReplayingDevice(std::unique_ptr<Device> inner, bool asynchronous = false)
+      : inner_(std::move(inner)), asynchronous_(asynchronous) {}
 
   std::string name() const override { return inner_->name(); }
   Buffer allocate(std::size_t bytes, const char* what) override { return inner_->allocate(bytes, what); }
@@ -25,6 +28,7 @@ class ReplayingDevice final : public Device {
     inner_->copy_to_host(destination, source, bytes);
   }
   std::size_t available_bytes() const override { return inner_->available_bytes(); }
+  bool is_asynchronous() const override { return asynchronous_; }
   bool has_graphs() const override { return true; }
   std::unique_ptr<Graph> capture(const std::function<void()>& work) override {
     return std::make_unique<KeptWork>(work);
@@ -35,12 +39,14 @@ class ReplayingDevice final : public Device {
    public:
     explicit KeptWork(std::function<void()> work) : work_(std::move(work)) {}
     void launch() override { work_(); }
+    std::size_t bytes() const override { return kGraphBytes; }
 
    private:
     std::function<void()> work_;
   };
 
   std::unique_ptr<Device> inner_;
+  bool asynchronous_;
 };
 
 }  // namespace fastspec::testing

@@ -16,6 +16,7 @@ class CpuOps : public Ops {
   void merge(const MergeParams& params) override;
   void copy_slots(const CopySlotsParams& params) override;
   void accept(const AcceptParams& params) override { sampler_.accept(params); }
+  void await_accept() override {}
   void propose(const ProposeParams& params) override { sampler_.propose(params); }
   DType activation_dtype() const override { return DType::kFloat32; }
 

@@ -2,6 +2,7 @@
 #include "backend/cuda/cuda_context.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "backend/cuda/cuda_error.h"
@@ -12,6 +13,13 @@ namespace {
 constexpr std::size_t kHalfBytes = std::size_t{4} << 20;
 constexpr std::size_t kStagingAlignment = 64;
 constexpr int kOldestArchitecture = 80;
+
+/// Tells the processor that this is a loop of polls.
+inline void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
 
 /// Frees in a destructor, where an error has nowhere to go: after a device failure every free fails too.
 template <typename Free>
@@ -63,6 +71,19 @@ void CudaContext::open() {
         Buffer(memory, kHalfBytes, std::shared_ptr<void>(memory, [](void* pointer) { (void)cudaFreeHost(pointer); }));
     check_cuda(cudaEventCreateWithFlags(&half.done, cudaEventDisableTiming), "cudaEventCreateWithFlags");
   }
+  open_marks();
+}
+
+void CudaContext::open_marks() {
+  void* memory = nullptr;
+  check_cuda(cudaHostAlloc(&memory, sizeof(StepMarks), cudaHostAllocPortable | cudaHostAllocMapped),
+             "cudaHostAlloc of the marks of a step");
+  marks_ = Buffer(memory, sizeof(StepMarks),
+                  std::shared_ptr<void>(memory, [](void* pointer) { (void)cudaFreeHost(pointer); }));
+  marks() = {};
+  check_cuda(cudaMalloc(&memory, sizeof(int)), "cudaMalloc of a flag");
+  begun_ = Buffer(memory, sizeof(int), std::shared_ptr<void>(memory, [](void* pointer) { (void)cudaFree(pointer); }));
+  check_cuda(cudaMemsetAsync(begun_.data(), 0, sizeof(int), stream_), "cudaMemsetAsync of a flag");
 }
 
 CudaContext::~CudaContext() {
@@ -72,6 +93,8 @@ CudaContext::~CudaContext() {
     if (half.done != nullptr) (void)cudaEventDestroy(half.done);
     half.memory = Buffer();
   }
+  marks_ = Buffer();
+  begun_ = Buffer();
   if (stream_ != nullptr) (void)cudaStreamDestroy(stream_);
 }
 
@@ -138,6 +161,37 @@ void CudaContext::upload(void* destination, const void* source, std::size_t byte
 void CudaContext::synchronize() {
   activate();
   check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+}
+
+void CudaContext::copy_staged(const StagedCopy& copy, bool begins_step) {
+  activate();
+  ++num_uploads_;
+  launch_staged_copy(copy, begins_step ? &marks() : nullptr, begun_.as<int>(), stream_);
+  check_launch("staged copy");
+}
+
+std::uint64_t CudaContext::signal(bool ends_step) {
+  activate();
+  launch_signal(&marks(), ++num_signals_, ends_step, begun_.as<int>(), stream_);
+  check_launch("signal");
+  return num_signals_;
+}
+
+void CudaContext::wait(std::uint64_t signal) const {
+  constexpr unsigned kPollsBetweenQueries = 1 << 16;  // a millisecond or so
+  std::atomic_ref<std::uint64_t> seen(marks().signal);
+  for (unsigned polls = 1; seen.load(std::memory_order_acquire) < signal; ++polls) {
+    pause();
+    if (polls % kPollsBetweenQueries != 0) continue;
+    // A device that failed sends no signal.
+    activate();
+    const cudaError_t status = cudaStreamQuery(stream_);
+    if (status == cudaErrorNotReady) continue;
+    check_cuda(status, "wait for the draws of a step");
+    if (seen.load(std::memory_order_acquire) < signal) {
+      fail(ErrorCode::kDeviceFailure, "the device is done, but signal ", signal, " of a step did not come");
+    }
+  }
 }
 
 std::size_t CudaContext::available_bytes() const {

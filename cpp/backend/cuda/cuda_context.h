@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "backend/device.h"
+#include "host/host_link.h"
 
 namespace fastspec::cuda {
 
@@ -45,6 +46,15 @@ class CudaContext : public std::enable_shared_from_this<CudaContext> {
   bool is_capturing() const { return is_capturing_; }
   /// Waits until everything enqueued is done.
   void synchronize();
+
+  /// See Device::copy_staged. @param begins_step notes the time, unless one was noted since the step's end.
+  void copy_staged(const StagedCopy& copy, bool begins_step);
+  /// Enqueues a signal behind everything enqueued before. @returns what wait() takes.
+  std::uint64_t signal(bool ends_step);
+  /// Polls until the signal has come, without a call of the driver. @throws Error(kDeviceFailure).
+  void wait(std::uint64_t signal) const;
+  /// Of the steps whose signals were waited for.
+  DeviceTimes times() const { return {marks().begin, marks().end}; }
   /// Memory of the GPU that is free now, and all of it.
   std::size_t available_bytes() const;
   std::size_t total_bytes() const;
@@ -59,7 +69,9 @@ class CudaContext : public std::enable_shared_from_this<CudaContext> {
 
   explicit CudaContext(int ordinal) : ordinal_(ordinal) {}
   void open();
+  void open_marks();
   void next_half();
+  StepMarks& marks() const { return *marks_.as<StepMarks>(); }
 
   int ordinal_;
   int num_multiprocessors_ = 0;
@@ -70,6 +82,9 @@ class CudaContext : public std::enable_shared_from_this<CudaContext> {
   std::size_t used_ = 0;  // bytes of the current half
   std::uint64_t num_uploads_ = 0;
   bool is_capturing_ = false;
+  Buffer marks_;  // StepMarks in mapped host memory
+  Buffer begun_;  // device memory, see launch_signal
+  std::uint64_t num_signals_ = 0;
 
   friend class CudaGraph;
 };

@@ -24,6 +24,10 @@ class CudaDevice final : public Device {
   }
   /// Waits for everything enqueued before.
   void copy_to_host(void* destination, const void* source, std::size_t bytes) override;
+  void copy_staged(const StagedCopy& copy) override { context_->copy_staged(copy, true); }
+  bool is_asynchronous() const override { return true; }
+  void synchronize() override { context_->synchronize(); }
+  DeviceTimes times() const override { return context_->times(); }
   std::size_t available_bytes() const override { return context_->available_bytes(); }
   std::size_t total_bytes() const override { return context_->total_bytes(); }
   bool has_graphs() const override { return true; }

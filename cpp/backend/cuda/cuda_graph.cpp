@@ -2,7 +2,6 @@
 #include "backend/cuda/cuda_graph.h"
 
 #include "backend/cuda/cuda_error.h"
-#include "base/log.h"
 
 namespace fastspec::cuda {
 
@@ -39,16 +38,22 @@ std::unique_ptr<Graph> CudaContext::capture(const std::function<void()>& work) {
   }
   const auto [graph, status] = end();
   check_cuda(status, "cudaStreamEndCapture");
+  const std::size_t free_before = available_bytes();
   cudaGraphExec_t executable = nullptr;
   const cudaError_t instantiated = cudaGraphInstantiate(&executable, graph, 0);
   (void)cudaGraphDestroy(graph);
   if (instantiated == cudaErrorMemoryAllocation) {
     (void)cudaGetLastError();
-    log(LogLevel::kWarning, "no memory for one more CUDA graph: passes of its shape are launched kernel by kernel");
     return nullptr;
   }
   check_cuda(instantiated, "cudaGraphInstantiate");
-  return std::make_unique<CudaGraph>(shared_from_this(), executable);
+  auto made = std::make_unique<CudaGraph>(shared_from_this(), executable);
+  // So that the first launch takes neither memory nor time.
+  check_cuda(cudaGraphUpload(executable, stream_), "cudaGraphUpload");
+  // The driver gives memory to graphs in larger pieces: exact over all of them, not for one.
+  const std::size_t free_after = available_bytes();
+  made->set_bytes(free_before > free_after ? free_before - free_after : 0);
+  return made;
 }
 
 }  // namespace fastspec::cuda

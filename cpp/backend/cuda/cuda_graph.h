@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <memory>
 #include <utility>
 
@@ -19,10 +20,14 @@ class CudaGraph final : public Graph {
   CudaGraph(const CudaGraph&) = delete;
   CudaGraph& operator=(const CudaGraph&) = delete;
   void launch() override;
+  std::size_t bytes() const override { return bytes_; }
+  /// Device memory that went when it was made.
+  void set_bytes(std::size_t bytes) { bytes_ = bytes; }
 
  private:
   std::shared_ptr<CudaContext> context_;
   cudaGraphExec_t graph_;
+  std::size_t bytes_ = 0;
 };
 
 }  // namespace fastspec::cuda

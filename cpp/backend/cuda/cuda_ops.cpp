@@ -1,6 +1,7 @@
 // See cuda_ops.h.
 #include "backend/cuda/cuda_ops.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -84,10 +85,16 @@ void CudaOps::copy_slots(const CopySlotsParams& params) {
   const std::size_t layer_bytes = static_cast<std::size_t>(params.num_layers) * sizeof(KvView);
   const std::size_t move_bytes = static_cast<std::size_t>(params.num_moves) * sizeof(SlotMove);
   if (layer_bytes + move_bytes > copy_arguments_.bytes()) {
+    copied_layers_.clear();
     copy_arguments_ = context_->allocate(2 * (layer_bytes + move_bytes), "arguments of copy_slots");
   }
   std::byte* place = copy_arguments_.as<std::byte>();
-  context_->upload(place, params.layers, layer_bytes);
+  const bool same_layers = static_cast<int>(copied_layers_.size()) == params.num_layers &&
+                           std::equal(copied_layers_.begin(), copied_layers_.end(), params.layers);
+  if (!same_layers) {
+    context_->upload(place, params.layers, layer_bytes);
+    copied_layers_.assign(params.layers, params.layers + params.num_layers);
+  }
   context_->upload(place + layer_bytes, params.moves, move_bytes);
   launch_copy_slots({.layers = reinterpret_cast<const KvView*>(place),
                      .num_layers = params.num_layers,

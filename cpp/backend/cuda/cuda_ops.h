@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "backend/cuda/attention.h"
 #include "backend/cuda/cuda_context.h"
@@ -26,6 +27,7 @@ class CudaOps final : public Ops {
   void silu_mul(const SiluMulParams& params) override;
   void copy_slots(const CopySlotsParams& params) override;
   void accept(const AcceptParams& params) override { sampler_.accept(params); }
+  void await_accept() override { sampler_.await_accept(); }
   void propose(const ProposeParams& params) override { sampler_.propose(params); }
   DType activation_dtype() const override { return dtype_; }
   std::size_t workspace_bytes(const WorkspaceLimits& limits) const override;
@@ -45,7 +47,8 @@ class CudaOps final : public Ops {
   Linear linear_;
   Attention attention_;
   Sampler sampler_;
-  Buffer copy_arguments_;  // views and moves of copy_slots
+  Buffer copy_arguments_;              // views and moves of copy_slots
+  std::vector<KvView> copied_layers_;  // the views that lie there
 };
 
 }  // namespace fastspec::cuda

@@ -43,6 +43,11 @@ class PinnedPack {
   void upload() {
     if (used_ > device_.bytes()) device_ = context_->allocate(2 * used_, "sampling arguments");
     if (used_ == 0) return;
+    if (used_ <= kStagedBytes) {
+      // A kernel reads few bytes from the host sooner than a copy engine does.
+      context_->copy_staged({.destination = device_.data(), .source = pinned_.data(), .bytes = used_}, false);
+      return;
+    }
     check_cuda(cudaMemcpyAsync(device_.data(), pinned_.data(), used_, cudaMemcpyHostToDevice, context_->stream()),
                "cudaMemcpyAsync of ", used_, " bytes of sampling arguments");
   }
@@ -54,6 +59,7 @@ class PinnedPack {
 
  private:
   static constexpr std::size_t kAlignment = 16;
+  static constexpr std::size_t kStagedBytes = std::size_t{64} << 10;
 
   void reserve(std::size_t bytes) {
     if (bytes <= pinned_.bytes()) return;

@@ -216,9 +216,15 @@ WalkParams Sampler::make_walk(const SamplingBatch& batch) {
   return walk;
 }
 
+void Sampler::begin_call() {
+  if (pending_) context_->synchronize();  // its arguments are in the memory that is about to be used again
+  pending_.reset();
+  arguments_.clear();
+}
+
 void Sampler::accept(const AcceptParams& params) {
   context_->activate();
-  arguments_.clear();
+  begin_call();
   arguments_.add_trees(params);
   if (arguments_.tasks.empty()) return;
   SamplingBatch batch = prepare(params.logits, 2);
@@ -231,8 +237,14 @@ void Sampler::accept(const AcceptParams& params) {
   launch_walk(walk, context_->stream());
   check_launch("acceptance walk");
   if (!arguments_.top_nodes.empty()) find_top_logprobs(batch, walk);
-  context_->synchronize();
-  copy_results(params, walk);
+  pending_ = Pending{params.results, walk, context_->signal(true)};
+}
+
+void Sampler::await_accept() {
+  if (!pending_) return;
+  context_->wait(pending_->signal);
+  copy_results(pending_->results, pending_->walk);
+  pending_.reset();
 }
 
 void Sampler::find_top_logprobs(SamplingBatch batch, const WalkParams& walk) const {
@@ -246,10 +258,10 @@ void Sampler::find_top_logprobs(SamplingBatch batch, const WalkParams& walk) con
   }
 }
 
-void Sampler::copy_results(const AcceptParams& params, const WalkParams& walk) const {
-  for (int i = 0; i < params.num_trees; ++i) {
+void Sampler::copy_results(AcceptResult* results, const WalkParams& walk) const {
+  for (int i = 0; i < walk.num_trees; ++i) {
     const DeviceTree& tree = arguments_.trees[size(i)];
-    AcceptResult& result = params.results[i];
+    AcceptResult& result = results[i];
     result.failed = walk.results[i].failed;
     result.num_accepted = walk.results[i].num_accepted;
     if (result.failed) continue;
@@ -263,7 +275,7 @@ void Sampler::copy_results(const AcceptParams& params, const WalkParams& walk) c
 
 void Sampler::propose(const ProposeParams& params) {
   context_->activate();
-  arguments_.clear();
+  begin_call();
   arguments_.add_proposals(params);
   if (arguments_.tasks.empty()) return;
   SamplingBatch batch = prepare(params.logits, params.top_k);
@@ -280,7 +292,7 @@ void Sampler::propose(const ProposeParams& params) {
                      context_->stream());
     check_launch("proposals");
   }
-  context_->synchronize();
+  context_->wait(context_->signal(false));
   std::copy_n(at<TokenId>(results_, tokens), count, params.tokens);
   std::copy_n(at<float>(results_, confidences), count, params.confidences);
 }

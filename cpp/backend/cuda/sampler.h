@@ -1,9 +1,11 @@
 // Accept and propose on the GPU: packs the call, runs the kernels of cuda/sampling over slices that fit a bounded
-// workspace, and waits once.
+// workspace, and waits for the device's signal.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "backend/cuda/cuda_context.h"
 #include "backend/cuda/pinned_pack.h"
@@ -20,12 +22,15 @@ class Sampler {
 
   explicit Sampler(std::shared_ptr<CudaContext> context);
 
-  /// Results are there when these return. @throws Error(kInternal) for malformed trees and tokens outside the
-  /// vocabulary, Error(kUnsupported) beyond the sizes of sampling.h.
+  /// Draws and walks; await_accept() writes the results. @throws Error(kInternal) for malformed trees and tokens
+  /// outside the vocabulary, Error(kUnsupported) beyond the sizes of sampling.h.
   void accept(const AcceptParams& params);
+  void await_accept();
+  /// Results are there when this returns. An accept that nobody waited for is forgotten. @throws as accept().
   void propose(const ProposeParams& params);
 
  private:
+  void begin_call();
   /// Slices, uploads and lays out what arguments_ holds. @param list_length best tokens a chunk must list.
   SamplingBatch prepare(const Matrix& logits, int list_length);
   void upload_arguments(SamplingBatch& batch);
@@ -35,7 +40,7 @@ class Sampler {
   void run_slice(SamplingBatch& batch, const TaskSlice& slice) const;
   WalkParams make_walk(const SamplingBatch& batch);
   void find_top_logprobs(SamplingBatch batch, const WalkParams& walk) const;
-  void copy_results(const AcceptParams& params, const WalkParams& walk) const;
+  void copy_results(AcceptResult* results, const WalkParams& walk) const;
 
   std::shared_ptr<CudaContext> context_;
   SamplingArguments arguments_;
@@ -44,6 +49,14 @@ class Sampler {
   Buffer filter_memory_;  // histograms and counters, zero between calls
   int filter_capacity_ = 0;
   Buffer results_;  // pinned, written by the kernels
+
+  /// An accept that was not waited for; what it is about is in arguments_.
+  struct Pending {
+    AcceptResult* results;
+    WalkParams walk;
+    std::uint64_t signal;
+  };
+  std::optional<Pending> pending_;
 
   // Device addresses of arguments_' arrays, and of what a call's kernels share beside the batch.
   const int* adjusted_tasks_ = nullptr;

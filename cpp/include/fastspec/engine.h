@@ -35,6 +35,9 @@ struct EngineStats {
   /// Passes of the target on a device that records them: replayed, recorded and then run, and launched operation by
   /// operation (those with prompt rows, and the first of each shape). All 0 on a device that does not.
   std::int64_t graph_replays = 0, graph_captures = 0, graph_eager_passes = 0;
+  std::int64_t graphs = 0;           // kept now, those of a draft model included
+  std::size_t graph_bytes = 0;       // of device memory that they take
+  double graph_capture_seconds = 0;  // spent on recording since the engine was made
   int pages_total = 0;
   int pages_used = 0;
   int sequences_running = 0;
@@ -44,6 +47,14 @@ struct EngineStats {
          commit_seconds = 0, emit_seconds = 0;
   double operation_seconds = 0;  // of these, inside backend operations
   double step_seconds = 0;
+  /// On an asynchronous device: steps launched before the report of the one before was made, and the host's seconds
+  /// from the earlier step's tokens to the launch of the later one's pass.
+  std::int64_t steps_ahead = 0;
+  double turnaround_seconds = 0;
+  /// On a device with a clock, of replayed steps launched ahead: their number, the device's seconds from the end of the
+  /// draws before to their first work, and from there to the end of their draws.
+  std::int64_t timed_steps = 0;
+  double device_idle_seconds = 0, device_busy_seconds = 0;
 
   double acceptance_length() const {
     return decoding_passes == 0 ? 0.0 : static_cast<double>(decoding_tokens) / static_cast<double>(decoding_passes);
@@ -66,7 +77,7 @@ struct EngineInfo {
   std::size_t scratch_bytes = 0;         // of these, slots of drafted rows
   std::size_t activation_bytes = 0;      // arrays and logits of the largest pass
   std::size_t workspace_bytes = 0;       // of operations, at most
-  std::size_t graph_bytes = 0;           // recorded passes, an estimate
+  std::size_t graph_bytes = 0;           // recorded passes, at most
   std::size_t device_bytes = 0;          // memory of the GPU; 0 on the CPU
   std::size_t memory_limit_bytes = 0;    // of it, what the engine may take: gpu_memory_utilization; 0 on the CPU
   int num_pages = 0;
@@ -106,7 +117,9 @@ class Engine {
   /// True while a request waits or runs. Safe from any thread.
   bool has_work() const;
 
-  /// One pass over the running sequences. Returns at once when there is nothing to do.
+  /// One pass over the running sequences. Returns at once when there is nothing to do. On an asynchronous device (a
+  /// GPU) the next pass runs already when this returns: what is submitted or cancelled then takes effect one pass
+  /// later.
   /// @throws Error; kInvalidArgument when step() or generate() is running already (in another thread, or around the
   /// callback that calls this) or the engine was made before a fork. The engine stays usable and the step can be
   /// repeated, except after kDeviceFailure.

@@ -46,9 +46,13 @@ struct ShapePoint {
   double tokens_per_second() const;
   /// Milliseconds that memory alone takes at `bytes_per_second`.
   double roofline_milliseconds(double bytes_per_second) const;
-  /// Milliseconds of a step outside accept, which waits for the device: what the host takes from one step's tokens to
-  /// the launch of the next pass. A device that replays passes idles no longer than that.
+  /// Milliseconds from a step's tokens to the launch of the next pass, by the host's clock; on a device that runs with
+  /// the host, those of a step outside operations' wait: all but accept.
   double host_gap_milliseconds() const;
+  /// Milliseconds that the device idles between two steps, and that it takes for one, by its own clock; 0 where it has
+  /// none.
+  double device_idle_milliseconds() const;
+  double device_busy_milliseconds() const;
 };
 
 class ShapeBenchmark {
@@ -63,6 +67,9 @@ class ShapeBenchmark {
   /// runs of `steps`. @param speculative with the config's synthetic rows and acceptance.
   /// @throws Error(kOutOfMemory, kInvalidArgument) for a point beyond the config.
   ShapePoint measure(int batch, int context, int steps, int repetitions, bool speculative = false);
+  /// Records the passes of all batches of up to `batch` sequences. @returns what that took: `graphs`, `graph_bytes`,
+  /// `graph_capture_seconds`, and `step_seconds` with the first passes that go before each recording.
+  EngineStats record_graphs(int batch);
   const EngineInfo& info() const;
   /// Steps before the timed ones; sequences grow by them.
   static constexpr int kWarmUpSteps = 5;

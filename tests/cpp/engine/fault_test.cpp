@@ -31,20 +31,20 @@ Snapshot snapshot(EngineCore& engine) {
         sequence->tokens(), engine.kv().kv_len(sequence->id()), {pages.begin(), pages.end()}};
   }
   taken.free_pages = engine.kv().num_free_pages();
-  const EngineStats& stats = engine.runner().stats();
+  const EngineStats stats = engine.runner().stats();
   taken.counters = {stats.steps,           stats.rows,           stats.prompt_rows,     stats.decoding_passes,
                     stats.decoding_tokens, stats.drafted_tokens, stats.verified_tokens, stats.accepted_tokens,
                     stats.generated_tokens};
   return taken;
 }
 
-std::vector<Request> make_requests() {
+std::vector<Request> make_requests(int max_tokens = 14) {
   std::vector<Request> requests(3);
   for (int i = 0; i < 3; ++i) {
     for (int t = 0; t < 5 + 9 * i; ++t) requests[i].prompt_token_ids.push_back((t * 13 + i * 5) % (kVocab - 1));
     requests[i].sampling.temperature = i == 0 ? 0.0f : 0.8f;
     requests[i].sampling.seed = 40 + i;
-    requests[i].sampling.max_tokens = 14;
+    requests[i].sampling.max_tokens = max_tokens;
     requests[i].sampling.ignore_eos = true;
     requests[i].sampling.stop = {"abca"};
     requests[i].sampling.n = i == 1 ? 2 : 1;
@@ -53,7 +53,7 @@ std::vector<Request> make_requests() {
 }
 
 /// Steps the engine to the end, failing every operation of every step once. @returns how many failures were thrown.
-int run_with_failures(EngineCore& engine, int& countdown, bool drafter_has_operations, Outputs& outputs,
+int run_with_failures(EngineCore& engine, int& countdown, bool drafter_has_operations, bool pipelined, Outputs& outputs,
                       const std::vector<Request>& requests) {
   std::map<RequestId, std::size_t> first;
   for (const Request& request : requests) {
@@ -66,8 +66,11 @@ int run_with_failures(EngineCore& engine, int& countdown, bool drafter_has_opera
     std::optional<Snapshot> after_plan;
     // A failure of the drafter ends in a plain step, so most steps begin behind its operations, and some have none.
     constexpr int kBegin[] = {1, 112, 0, 134};
-    for (int n = drafter_has_operations ? kBegin[step % 4] : 1;; ++n) {
-      countdown = n;
+    // A step that failed leaves nothing in flight. Every other one is left in peace, so that the next, which is made to
+    // fail, was launched ahead.
+    const bool in_peace = pipelined && step % 2 == 0;
+    for (int n = drafter_has_operations ? kBegin[(pipelined ? step / 2 : step) % 4] : 1;; ++n) {
+      countdown = in_peace ? 0 : n;
       StepReport report;
       try {
         report = engine.step();
@@ -85,6 +88,8 @@ int run_with_failures(EngineCore& engine, int& countdown, bool drafter_has_opera
           EXPECT_EQ(seen, *after_plan) << "after a failure of operation " << n;
         }
         engine.check_invariants();
+        // What was in flight is gone: the step begins with the drafter's operations again.
+        if (pipelined && drafter_has_operations) n = std::max(n, kBegin[1]);
         continue;
       }
       countdown = 0;
@@ -100,13 +105,15 @@ int run_with_failures(EngineCore& engine, int& countdown, bool drafter_has_opera
   return failures;
 }
 
-class Fault : public ::testing::TestWithParam<const char*> {};
+class Fault : public ::testing::TestWithParam<std::tuple<const char*, bool>> {};  // drafter, pipelined
 
 TEST_P(Fault, AtEveryOperationLeavesNothingBehind) {
-  const std::string drafter = GetParam();
-  const std::vector<Request> requests = make_requests();
+  const std::string drafter = std::get<0>(GetParam());
+  const bool pipelined = std::get<1>(GetParam());
+  const std::vector<Request> requests = make_requests(pipelined ? 40 : 14);  // half of the steps are left in peace
   const Outputs plain = run_plain_alone({}, requests);
   HarnessOptions options;
+  options.pipelined = pipelined;
   if (drafter == "planted") {
     options.own_drafter =
         std::make_unique<PlantedDrafter>(truths_of(requests, plain), TreeShape::kTree, 0.8, 4, kVocab, nullptr);
@@ -119,9 +126,10 @@ TEST_P(Fault, AtEveryOperationLeavesNothingBehind) {
   options.wrap_ops = [&](std::unique_ptr<Ops> ops) { return std::make_unique<FailingOps>(std::move(ops), countdown); };
   const auto engine = make_engine(std::move(options));
   Outputs outputs;
-  const int failures = run_with_failures(*engine, *countdown, drafter == "standalone", outputs, requests);
+  const int failures = run_with_failures(*engine, *countdown, drafter == "standalone", pipelined, outputs, requests);
   EXPECT_EQ(difference(plain, outputs), "");
   EXPECT_GT(failures, 60);
+  EXPECT_TRUE(!pipelined || engine->stats().steps_ahead > 5);
   engine->check_invariants();
   if (drafter == "standalone") {
     // A failure of the drafter is no failure of the step: it decodes plainly, or the tokens stand and the draft's state
@@ -131,8 +139,12 @@ TEST_P(Fault, AtEveryOperationLeavesNothingBehind) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Drafter, Fault, ::testing::Values("", "ngram", "standalone", "planted"),
-                         [](const auto& test) { return std::string(test.param).empty() ? "plain" : test.param; });
+INSTANTIATE_TEST_SUITE_P(Drafter, Fault,
+                         ::testing::Combine(::testing::Values("", "ngram", "standalone", "planted"), ::testing::Bool()),
+                         [](const auto& test) {
+                           const std::string drafter = std::get<0>(test.param);
+                           return (drafter.empty() ? "plain" : drafter) + (std::get<1>(test.param) ? "Pipelined" : "");
+                         });
 
 TEST(Fault, ADrafterThatAlwaysFailsLeavesPlainDecoding) {
   class Broken final : public Drafter {

@@ -133,9 +133,13 @@ TEST(Fuzz, TenThousandStepsOfRandomWork) {
   int failed_steps = 0;
   std::int64_t preemptions = 0;
   std::int64_t steps = 0;
-  for (const std::string drafter : {"", "ngram", "standalone", "planted"}) {
+  std::int64_t ahead = 0;
+  const std::vector<std::string> drafters = {"", "ngram", "standalone", "planted"};
+  for (int turn = 0; turn < 2 * static_cast<int>(drafters.size()); ++turn) {
+    const std::string& drafter = drafters[turn / 2];
     SCOPED_TRACE(drafter);
     HarnessOptions options;
+    options.pipelined = turn % 2 == 1;
     options.max_num_seqs = 6;
     options.max_batch_rows = 24;
     options.num_pages = 30;
@@ -153,23 +157,28 @@ TEST(Fuzz, TenThousandStepsOfRandomWork) {
     };
     const auto engine = make_engine(std::move(options));
     Workload workload(*engine, kinds, plain, countdown, 77 + drafter.size());
-    workload.run(2600);
+    workload.run(1400);
     finished += workload.finished;
     cancelled += workload.cancelled;
     failed_steps += workload.failed_steps;
     preemptions += engine->stats().preemptions;
     steps += engine->stats().steps;
+    ahead += engine->stats().steps_ahead;
   }
   EXPECT_GE(steps, 10000 * 9 / 10);
   EXPECT_GT(finished, 1000);
   EXPECT_GT(cancelled, 30);
   EXPECT_GT(failed_steps, 100);
   EXPECT_GT(preemptions, 100);
+  EXPECT_GT(ahead, 3000);
 }
 
-TEST(Fuzz, SubmitAndCancelFromOtherThreads) {
+class FuzzThreads : public ::testing::TestWithParam<bool> {};  // pipelined
+
+TEST_P(FuzzThreads, SubmitAndCancel) {
   const std::vector<Request> kinds = make_kinds();
   HarnessOptions options;
+  options.pipelined = GetParam();
   options.max_num_seqs = 6;
   options.num_pages = 64;
   options.max_model_len = 80;
@@ -200,6 +209,8 @@ TEST(Fuzz, SubmitAndCancelFromOtherThreads) {
   EXPECT_EQ(finished, submitted.load());
   engine->check_invariants();
 }
+
+INSTANTIATE_TEST_SUITE_P(Pipelined, FuzzThreads, ::testing::Bool());
 
 }  // namespace
 }  // namespace fastspec::testing

@@ -40,7 +40,9 @@ TEST_P(LosslessMatrix, EqualsPlainDecodingBitForBit) {
 
 INSTANTIATE_TEST_SUITE_P(Batch, LosslessMatrix, ::testing::Values(1, 3, 8));
 
-TEST(LosslessReplay, PaddedAndReplayedPassesEqualPlainDecodingBitForBit) {
+class LosslessReplay : public ::testing::TestWithParam<bool> {};  // steps are launched ahead
+
+TEST_P(LosslessReplay, PaddedAndReplayedPassesEqualPlainDecodingBitForBit) {
   EngineStats total;
   for (const float temperature : {0.0f, 0.7f}) {
     const std::vector<Request> requests = matrix_requests(8, temperature, true);
@@ -50,6 +52,7 @@ TEST(LosslessReplay, PaddedAndReplayedPassesEqualPlainDecodingBitForBit) {
         SCOPED_TRACE(describe({setting, 8}, temperature, true) + " pages " + std::to_string(num_pages));
         HarnessOptions options = matrix_options(setting, requests, plain, nullptr);
         options.replays = true;
+        options.pipelined = GetParam();
         options.num_pages = num_pages;
         options.max_model_len = num_pages > 0 ? 104 : options.max_model_len;
         options.max_batch_rows = num_pages > 0 ? 21 : options.max_batch_rows;  // no tier: the limit stands in for one
@@ -58,6 +61,8 @@ TEST(LosslessReplay, PaddedAndReplayedPassesEqualPlainDecodingBitForBit) {
         engine->check_invariants();
         const EngineStats stats = engine->stats();
         EXPECT_EQ(stats.graph_replays + stats.graph_captures + stats.graph_eager_passes, stats.steps);
+        total.steps += stats.steps;
+        total.steps_ahead += stats.steps_ahead;
         total.graph_replays += stats.graph_replays;
         total.graph_captures += stats.graph_captures;
         total.graph_eager_passes += stats.graph_eager_passes;
@@ -67,6 +72,34 @@ TEST(LosslessReplay, PaddedAndReplayedPassesEqualPlainDecodingBitForBit) {
   EXPECT_GT(total.graph_replays, total.graph_captures);
   EXPECT_GT(total.graph_captures, 40);
   EXPECT_GT(total.graph_eager_passes, 40);
+  if (GetParam()) {
+    EXPECT_GT(total.steps_ahead, total.steps * 9 / 10);
+  } else {
+    EXPECT_EQ(total.steps_ahead, 0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ahead, LosslessReplay, ::testing::Bool());
+
+TEST(LosslessPipeline, StepsLaunchedAheadEqualPlainDecodingBitForBit) {
+  MatrixReach reach;
+  HarnessOptions base;
+  base.pipelined = true;
+  for (const float temperature : {0.0f, 0.7f, 1.0f}) {
+    const std::vector<Request> requests = matrix_requests(8, temperature, true);
+    const Outputs plain = run_plain_alone({}, requests);
+    for (const MatrixSetting& setting : matrix_settings()) {
+      for (const Disturbance disturbance : kDisturbances) {
+        const MatrixCase one{setting, 8, disturbance};
+        SCOPED_TRACE(describe(one, temperature, true));
+        const MatrixRun run = run_matrix_case(one, base, requests, plain, reach.coverage_of(one));
+        ASSERT_EQ(difference(plain, run.outputs), "");
+        EXPECT_GT(run.stats.steps_ahead, run.stats.steps / 2);
+        reach.add(one, run);
+      }
+    }
+  }
+  EXPECT_EQ(reach.missing(8), "");
 }
 
 // --- planted faults: each must make the matrix fail, under either rule

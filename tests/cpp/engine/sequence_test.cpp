@@ -37,7 +37,7 @@ Sequence make_sequence(RequestState request, int sample = 0) {
   return {5, std::make_shared<const RequestState>(std::move(request)), sample, alphabet()};
 }
 
-/// A run of drafted tokens and the bonus, as accept_trees() gives it for a chain.
+/// A run of drafted tokens and the bonus, as TreeWalks::read() gives it for a chain.
 Acceptance run_of(const std::vector<TokenId>& tokens) {
   Acceptance acceptance;
   for (std::size_t i = 0; i < tokens.size(); ++i) {

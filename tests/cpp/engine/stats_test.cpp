@@ -41,11 +41,23 @@ TEST(EngineStatsTest, SaysWhatWasCounted) {
   stats.step_seconds = 2.0;
   stats.operation_seconds = 1.5;
   stats.verify_seconds = 1.25;
-  expect_parts(stats.to_string(), {"steps 11", "target rows 222 (prompt 33)", "generated tokens 44",
-                                   "acceptance length (bonus included) 2.50 over 20 decoding passes",
-                                   "drafted 66, verified 65, accepted 30", "accepted by position 75.00% 10.00% 0.00%",
-                                   "seconds 2.00", "verify 1.25", "outside operations 25.00%", "pages used 12 of 90",
-                                   "running 3, waiting 4", "preemptions 7", "draft failures 8"});
+  stats.graph_replays = 9;
+  stats.graphs = 2;
+  stats.graph_bytes = 3 << 20;
+  stats.graph_capture_seconds = 0.5;
+  stats.steps_ahead = 10;
+  stats.turnaround_seconds = 150e-6;
+  stats.timed_steps = 8;
+  stats.device_idle_seconds = 160e-6;
+  stats.device_busy_seconds = 0.01584;
+  expect_parts(
+      stats.to_string(),
+      {"steps 11", "target rows 222 (prompt 33)", "generated tokens 44",
+       "acceptance length (bonus included) 2.50 over 20 decoding passes", "drafted 66, verified 65, accepted 30",
+       "accepted by position 75.00% 10.00% 0.00%", "seconds 2.00", "verify 1.25", "outside operations 25.00%",
+       "pages used 12 of 90", "running 3, waiting 4", "preemptions 7", "draft failures 8", "replayed as graphs 9",
+       "2 graphs take 3.00 MiB, recorded in 0.50 s", "launched ahead 10, tokens to launch 15.00 us",
+       "the device idles 20.00 us between steps (1.00%)"});
 }
 
 TEST(EngineInfoTest, SaysWhatWasLoaded) {

@@ -43,6 +43,7 @@ class KvFuzz {
     EXPECT_EQ(kv_.num_free_pages(), kv_.num_pages());
     EXPECT_GT(num_commits_, num_operations / 8);
     EXPECT_GT(num_shared_cuts_, 0);
+    EXPECT_GT(num_drops_, num_operations / 40);
   }
 
  private:
@@ -162,6 +163,21 @@ class KvFuzz {
       return;
     }
     copy(moves);  // once more: the copy is idempotent
+    if (!plan.sequences.empty() && below(3) == 0) {
+      // A sequence leaves the step before it is committed, and then perhaps the cache.
+      const int dropped = below(static_cast<int>(plan.sequences.size()));
+      const SeqId seq = plan.sequences[dropped].seq;
+      reservation.drop(dropped);
+      grown.erase(seq);
+      if (below(2) == 0) {
+        kv_.forget(seq);
+        expected_.erase(seq);
+      } else {
+        kv_.truncate(seq, below(static_cast<int>(expected_[seq].size()) + 1));
+        expected_[seq].resize(kv_.kv_len(seq));
+      }
+      ++num_drops_;
+    }
     kv_.commit(reservation, kv_lens);
     for (auto& [seq, values] : grown) expected_[seq] = std::move(values);
     ++num_commits_;
@@ -199,6 +215,12 @@ class KvFuzz {
       const std::span<const PageId> pages = kv_.pages(seq);
       ASSERT_EQ(static_cast<int>(pages.size()), kv_.pages_for(static_cast<int>(values.size())));
       used.insert(pages.begin(), pages.end());
+      const auto [seen, is_new] = versions_.try_emplace(kv_.version(seq), seq, std::vector<PageId>());
+      ASSERT_EQ(seen->second.first, seq) << "two sequences have had the same version";
+      std::vector<PageId>& before = seen->second.second;
+      ASSERT_TRUE(before.size() <= pages.size() && std::equal(before.begin(), before.end(), pages.begin()))
+          << "pages of sequence " << seq << " changed under one version";
+      before.assign(pages.begin(), pages.end());
       for (int position = 0; position < static_cast<int>(values.size()); ++position) {
         const Slot slot = Slot{pages[position / kv_.page_size()]} * kv_.page_size() + position % kv_.page_size();
         ASSERT_EQ(memory_.at(slot), values[position]) << "sequence " << seq << " position " << position;
@@ -213,7 +235,9 @@ class KvFuzz {
   std::map<SeqId, std::vector<int>> expected_;  // what each sequence has cached
   SeqId next_seq_ = 0;
   int next_value_ = 0;
+  std::map<std::uint64_t, std::pair<SeqId, std::vector<PageId>>> versions_;  // whose it is, its pages when last seen
   int num_commits_ = 0;
+  int num_drops_ = 0;
   int num_shared_cuts_ = 0;
 };
 

@@ -89,17 +89,15 @@ TEST(BuildBatchTest, PromptChunkPlainRowAndChainInOnePass) {
   ASSERT_EQ(batch.kv.lists.size(), 4u);
   const int lengths[] = {5, 8, 3, 0};
   const int num_pages[] = {2, 2, 1, 0};
-  std::int64_t offset = 0;
+  ASSERT_EQ(batch.kv.tables.size(), 4u);
   for (int i = 0; i < 4; ++i) {
     EXPECT_EQ(batch.kv.lists[i].length, lengths[i]);
-    EXPECT_EQ(batch.kv.lists[i].offset, offset);
     EXPECT_TRUE(batch.kv.lists[i].pages);
-    for (int page = 0; page < num_pages[i]; ++page) {
-      EXPECT_EQ(batch.kv.entries[offset + page], reservation.pages(i)[page]);
-    }
-    offset += num_pages[i];
+    EXPECT_EQ(batch.kv.tables[i].pages, reservation.pages(i).data());
+    EXPECT_EQ(batch.kv.tables[i].num_pages, num_pages[i]);
+    EXPECT_EQ(batch.kv.tables[i].num_lasting, num_pages[i]);
+    EXPECT_EQ(batch.kv.tables[i].version, reservation.version(i));
   }
-  EXPECT_EQ(batch.kv.entries.size(), static_cast<std::size_t>(offset));
 }
 
 TEST(BuildBatchTest, TreeMaskHoldsAncestorsAndItself) {
@@ -200,36 +198,6 @@ TEST(BuildBatchTest, RefusesATreeBelowAChunkAndUnselectedSparseLists) {
   sparse.plan.sequences[0].kv_mode = KvMode::kSparse;
   const KvReservation other = sparse.kv.reserve(sparse.plan);
   expect_error(ErrorCode::kInternal, {"slot list", "sequence 1"}, [&] { sparse.build(other); });
-}
-
-TEST(PadBatchTest, AddsRowsOfNoSequenceAndEmptySequences) {
-  Step step;
-  step.add(5, 1, true);
-  step.add(9, 1, true);
-  const KvReservation reservation = step.kv.reserve(step.plan);
-  RowBatch batch = step.build(reservation);
-  const RowBatch before = batch;
-  pad_batch(4, 3, step.kv.padding_slot(), batch);
-  EXPECT_EQ(batch.num_rows(), 4);
-  EXPECT_EQ(batch.num_sequences(), 3);
-  EXPECT_EQ(batch.row_offsets, (std::vector<std::int32_t>{0, 1, 2, 2}));
-  EXPECT_EQ(batch.logit_rows, (std::vector<std::int32_t>{0, 1, 2, 3}));
-  EXPECT_EQ(batch.mask_bits.size(), std::size_t{4} * kMaskWords);
-  EXPECT_EQ(batch.kv.lists.size(), 3u);
-  EXPECT_EQ(batch.kv.lists[2].length, 0);
-  for (int row = 0; row < 4; ++row) {
-    EXPECT_EQ(batch.tokens[row], row < 2 ? before.tokens[row] : 0);
-    EXPECT_EQ(batch.positions[row], row < 2 ? before.positions[row] : 0);
-    EXPECT_EQ(batch.slots[row], row < 2 ? before.slots[row] : step.kv.padding_slot());
-  }
-}
-
-TEST(PadBatchTest, RefusesPassesWithRowsThatWantNoLogits) {
-  Step step;
-  step.add(5, 3, true);
-  const KvReservation reservation = step.kv.reserve(step.plan);
-  RowBatch batch = step.build(reservation);
-  expect_error(ErrorCode::kInternal, {"3 rows", "1 with logits"}, [&] { pad_batch(4, 1, 0, batch); });
 }
 
 }  // namespace

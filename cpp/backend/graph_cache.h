@@ -17,25 +17,37 @@ namespace fastspec {
 /// Everything about a pass that is fixed when it is recorded.
 struct GraphKey {
   int num_rows = 0;               // row tier
+  int num_logit_rows = 0;         // row tier
   int max_rows_per_sequence = 0;  // rounded up to its class
   auto operator<=>(const GraphKey&) const = default;
+};
+
+/// What is kept at most; the graph that was used least recently goes.
+struct GraphLimits {
+  std::size_t count = 96;
+  std::size_t bytes = std::size_t{1} << 30;  // of device memory
 };
 
 class GraphCache {
  public:
   enum class Outcome { kEager, kCaptured, kReplayed };
 
-  static constexpr std::size_t kDefaultLimit = 96;
-
-  /// @param limit graphs kept; the one that was used least recently goes.
-  explicit GraphCache(Device& device, std::size_t limit = kDefaultLimit) : device_(device), limit_(limit) {}
+  explicit GraphCache(Device& device, const GraphLimits& limits = {}) : device_(device), limits_(limits) {}
 
   /// Issues `work`, or its recording. `work` may be run later than this call returns only by a replay of the same key,
   /// so what it reads must stay where it is until clear().
   Outcome run(const GraphKey& key, const std::function<void()>& work);
+  /// Records `work` now, without waiting for it to come back: it runs once as it is, unless it did before. Nothing is
+  /// replayed.
+  void record(const GraphKey& key, const std::function<void()>& work);
   /// Drops every graph: something that recorded work points to has moved.
-  void clear() { entries_.clear(); }
+  void clear();
+
   std::size_t size() const { return entries_.size(); }
+  /// Device memory of all graphs.
+  std::size_t bytes() const { return bytes_; }
+  /// Time spent on recording so far, the first passes of record() not counted.
+  double capture_seconds() const { return capture_seconds_; }
 
  private:
   struct Entry {
@@ -43,11 +55,17 @@ class GraphCache {
     bool tried = false;  // to record it
     std::uint64_t last_use = 0;
   };
-  void make_room();
+  using Entries = std::map<GraphKey, Entry>;
+  void capture(const GraphKey& key, Entry& entry, const std::function<void()>& work);
+  /// Drops graphs until the limits hold for `more` of them; that of `kept` stays.
+  void make_room(std::size_t more, const GraphKey& kept);
 
   Device& device_;
-  std::size_t limit_;
-  std::map<GraphKey, Entry> entries_;
+  GraphLimits limits_;
+  Entries entries_;
+  std::size_t bytes_ = 0;
+  double capture_seconds_ = 0;
+  bool is_full_ = false;  // the device had no memory for a graph, which was said
   std::uint64_t num_uses_ = 0;
 };
 

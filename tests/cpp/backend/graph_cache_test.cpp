@@ -1,8 +1,9 @@
 // When passes are recorded, replayed and dropped; and the tiers they are padded to.
-#include "engine/graph_cache.h"
+#include "backend/graph_cache.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <stdexcept>
 #include <vector>
 
@@ -44,16 +45,16 @@ class GraphCacheTest : public ::testing::Test {
 
 TEST_F(GraphCacheTest, RecordsTheSecondPassOfAShapeAndReplaysItAfterwards) {
   GraphCache cache(device_);
-  EXPECT_EQ(run(cache, {4, 2}, 1), Outcome::kEager);
-  EXPECT_EQ(run(cache, {4, 2}, 2), Outcome::kCaptured);
-  EXPECT_EQ(run(cache, {4, 2}, 3), Outcome::kReplayed);
-  EXPECT_EQ(run(cache, {4, 2}, 4), Outcome::kReplayed);
+  EXPECT_EQ(run(cache, {4, 4, 2}, 1), Outcome::kEager);
+  EXPECT_EQ(run(cache, {4, 4, 2}, 2), Outcome::kCaptured);
+  EXPECT_EQ(run(cache, {4, 4, 2}, 3), Outcome::kReplayed);
+  EXPECT_EQ(run(cache, {4, 4, 2}, 4), Outcome::kReplayed);
   EXPECT_EQ(done_, (std::vector<int>{1, 2, 2, 2}));  // each pass once, the recorded work from the second on
 }
 
 TEST_F(GraphCacheTest, ShapesDoNotShareARecording) {
   GraphCache cache(device_);
-  for (const GraphKey key : {GraphKey{4, 2}, GraphKey{8, 2}, GraphKey{4, 4}}) {
+  for (const GraphKey key : {GraphKey{4, 4, 2}, GraphKey{8, 8, 2}, GraphKey{4, 4, 4}}) {
     EXPECT_EQ(run(cache, key), Outcome::kEager);
     EXPECT_EQ(run(cache, key), Outcome::kCaptured);
   }
@@ -61,30 +62,64 @@ TEST_F(GraphCacheTest, ShapesDoNotShareARecording) {
 }
 
 TEST_F(GraphCacheTest, TheShapeUsedLeastRecentlyGoes) {
-  GraphCache cache(device_, 2);
-  run(cache, {1, 1});
-  run(cache, {2, 1});
-  EXPECT_EQ(run(cache, {1, 1}), Outcome::kCaptured);
-  EXPECT_EQ(run(cache, {4, 1}), Outcome::kEager);  // in place of {2, 1}
+  GraphCache cache(device_, {.count = 2});
+  run(cache, {1, 1, 1});
+  run(cache, {2, 2, 1});
+  EXPECT_EQ(run(cache, {1, 1, 1}), Outcome::kCaptured);
+  EXPECT_EQ(run(cache, {4, 4, 1}), Outcome::kEager);  // in place of {2, 2, 1}
   EXPECT_EQ(cache.size(), 2u);
-  EXPECT_EQ(run(cache, {1, 1}), Outcome::kReplayed);
-  EXPECT_EQ(run(cache, {2, 1}), Outcome::kEager);
+  EXPECT_EQ(run(cache, {1, 1, 1}), Outcome::kReplayed);
+  EXPECT_EQ(run(cache, {2, 2, 1}), Outcome::kEager);
+}
+
+TEST_F(GraphCacheTest, GraphsBeyondTheirMemoryGo) {
+  GraphCache cache(device_, {.bytes = 2 * kGraphBytes + 1});
+  for (int rows = 1; rows <= 4; ++rows) {
+    run(cache, {rows, rows, 1});
+    EXPECT_EQ(run(cache, {rows, rows, 1}), Outcome::kCaptured);
+    EXPECT_EQ(cache.bytes(), kGraphBytes * static_cast<std::size_t>(std::min(rows, 2)));
+  }
+  EXPECT_EQ(run(cache, {4, 4, 1}), Outcome::kReplayed);
+  EXPECT_EQ(run(cache, {1, 1, 1}), Outcome::kEager);
+  cache.clear();
+  EXPECT_EQ(cache.bytes(), 0u);
+}
+
+TEST_F(GraphCacheTest, AGraphLargerThanItsMemoryIsKeptAlone) {
+  GraphCache cache(device_, {.bytes = 1});
+  for (int rows = 1; rows <= 3; ++rows) {
+    run(cache, {rows, rows, 1});
+    EXPECT_EQ(run(cache, {rows, rows, 1}), Outcome::kCaptured);
+    EXPECT_EQ(run(cache, {rows, rows, 1}), Outcome::kReplayed);
+    EXPECT_EQ(cache.size(), 1u);
+  }
+}
+
+TEST_F(GraphCacheTest, RecordingAheadRunsTheWorkOnceAndReplaysItFromTheFirstPassOn) {
+  GraphCache cache(device_);
+  const auto work = [this] { done_.push_back(1); };
+  cache.record({1, 1, 1}, work);
+  cache.record({1, 1, 1}, work);
+  EXPECT_EQ(done_.size(), 1u);
+  EXPECT_EQ(cache.bytes(), kGraphBytes);
+  EXPECT_EQ(cache.run({1, 1, 1}, work), Outcome::kReplayed);
+  EXPECT_EQ(done_.size(), 2u);
 }
 
 TEST_F(GraphCacheTest, ClearingDropsEveryRecording) {
   GraphCache cache(device_);
-  run(cache, {1, 1}, 1);
-  run(cache, {1, 1}, 2);
+  run(cache, {1, 1, 1}, 1);
+  run(cache, {1, 1, 1}, 2);
   cache.clear();
-  EXPECT_EQ(run(cache, {1, 1}, 3), Outcome::kEager);
-  EXPECT_EQ(run(cache, {1, 1}, 4), Outcome::kCaptured);
+  EXPECT_EQ(run(cache, {1, 1, 1}, 3), Outcome::kEager);
+  EXPECT_EQ(run(cache, {1, 1, 1}, 4), Outcome::kCaptured);
   EXPECT_EQ(done_, (std::vector<int>{1, 2, 3, 4}));
 }
 
 TEST_F(GraphCacheTest, AFailedFirstPassHasWarmedUpNothing) {
   GraphCache cache(device_);
-  EXPECT_THROW(cache.run({1, 1}, [] { throw std::runtime_error("planted"); }), std::runtime_error);
-  EXPECT_EQ(run(cache, {1, 1}), Outcome::kEager);
+  EXPECT_THROW(cache.run({1, 1, 1}, [] { throw std::runtime_error("planted"); }), std::runtime_error);
+  EXPECT_EQ(run(cache, {1, 1, 1}), Outcome::kEager);
 }
 
 TEST(GraphCache, WithoutMemoryForAGraphPassesStayEagerAndAreNotTriedAgain) {
@@ -92,7 +127,7 @@ TEST(GraphCache, WithoutMemoryForAGraphPassesStayEagerAndAreNotTriedAgain) {
   GraphCache cache(device);
   int runs = 0;
   for (int i = 0; i < 4; ++i) {
-    EXPECT_EQ(cache.run({1, 1}, [&] { ++runs; }), Outcome::kEager);
+    EXPECT_EQ(cache.run({1, 1, 1}, [&] { ++runs; }), Outcome::kEager);
   }
   EXPECT_EQ(runs, 4);
   EXPECT_EQ(device.num_captures, 1);

@@ -1,0 +1,33 @@
+// A step between its launch and its report. Data only.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "engine/sequence.h"
+#include "memory/paged_kv_cache.h"
+#include "step/acceptance.h"
+#include "step/step_plan.h"
+#include "step/token_tree.h"
+
+namespace fastspec {
+
+/// Arrays are [planned sequence]; their memory is used again by later steps.
+struct Step {
+  StepPlan plan;
+  std::optional<KvReservation> reservation;
+  std::vector<Sequence*> sequences;  // null where one was cancelled or cut while the pass ran: its part is dropped
+  std::vector<TokenTree> trees;
+  int num_rows = 0;  // of the pass, padding not counted
+  std::int64_t num_drafted = 0;
+  bool is_ahead = false;  // launched before the step before it was reported
+  // From collect on.
+  std::vector<Acceptance> acceptances;
+  std::vector<std::unique_ptr<Sequence>> ended;  // null for those that go on
+
+  int size() const { return static_cast<int>(plan.sequences.size()); }
+};
+
+}  // namespace fastspec

@@ -1,0 +1,121 @@
+// See pass_runner.h.
+#include "model/pass_runner.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "base/log.h"
+#include "step/row_tiers.h"
+
+namespace fastspec {
+
+PassRunner::PassRunner(Backend& backend, Transformer& model, const KvPool& kv, const PassLimits& limits,
+                       Slot padding_slot, const GraphLimits& graphs)
+    : backend_(backend),
+      model_(model),
+      kv_(kv),
+      limits_(limits),
+      padding_slot_(padding_slot),
+      buffers_(*backend.device, limits),
+      cache_(*backend.device, graphs) {}
+
+GraphUse PassRunner::graphs() const {
+  GraphUse use = use_;
+  use.graphs = static_cast<std::int64_t>(cache_.size());
+  use.bytes = cache_.bytes();
+  use.capture_seconds = cache_.capture_seconds();
+  return use;
+}
+
+int PassRunner::packed_class(int rows_each) const {
+  // Attention packs the query heads of a K/V head; its kernels differ in how many packed rows they take at once.
+  const int group_size = model_.config().group_size();
+  int packed = 16;
+  while (packed < rows_each * group_size) packed *= 2;
+  return packed / group_size;
+}
+
+std::optional<GraphKey> PassRunner::key_of(const RowBatch& batch) const {
+  int most = 1;
+  for (int i = 0; i < batch.num_sequences(); ++i) {
+    most = std::max(most, batch.row_offsets[i + 1] - batch.row_offsets[i]);
+  }
+  const GraphKey key{
+      .num_rows = row_tier(batch.num_rows(), limits_.max_rows),
+      .num_logit_rows = row_tier(static_cast<int>(std::ssize(batch.logit_rows)), model_.max_logit_rows()),
+      .max_rows_per_sequence = packed_class(most)};
+  if (key.num_rows == 0 || key.num_logit_rows == 0) return std::nullopt;
+  return key;
+}
+
+Matrix PassRunner::forward(RowBatch& batch, bool recurs) {
+  if (!backend_.device->has_graphs()) return model_.forward(buffers_.upload(batch), kv_);
+  const int num_logit_rows = static_cast<int>(batch.logit_rows.size());
+  const std::optional<GraphKey> key = recurs ? key_of(batch) : std::nullopt;
+  if (!key) {
+    if (recurs && !std::exchange(said_too_many_rows_, true)) {
+      log(LogLevel::kInfo, "decoding passes of ", batch.num_rows(),
+          " rows are launched operation by operation: those of ", std::min(kMaxRowTier, limits_.max_rows),
+          " and fewer are recorded");
+    }
+    model_.forward(buffers_.upload(batch), kv_);
+    ++use_.eager_passes;
+    return model_.logits(num_logit_rows);
+  }
+  pad_batch(key->num_rows, key->num_logit_rows, limits_.max_sequences, padding_slot_, batch);
+  run_recorded(batch, *key, false);
+  return model_.logits(num_logit_rows);
+}
+
+void PassRunner::run_recorded(const RowBatch& batch, const GraphKey& key, bool only_record) {
+  try {
+    Pass pass = buffers_.stage(batch);
+    pass.max_rows_per_sequence = key.max_rows_per_sequence;
+    pass.host = {};
+    if (std::exchange(cached_generation_, buffers_.generation()) != buffers_.generation()) cache_.clear();
+    const auto work = [this, pass] {
+      buffers_.copy_staged();
+      model_.forward(pass, kv_);
+    };
+    if (only_record) return cache_.record(key, work);
+    switch (cache_.run(key, work)) {
+      case GraphCache::Outcome::kEager:
+        ++use_.eager_passes;
+        break;
+      case GraphCache::Outcome::kCaptured:
+        ++use_.captures;
+        break;
+      case GraphCache::Outcome::kReplayed:
+        ++use_.replays;
+        break;
+    }
+  } catch (...) {
+    buffers_.forget_tables();
+    throw;
+  }
+}
+
+void PassRunner::record(int max_sequences, int max_rows_each) {
+  if (!backend_.device->has_graphs()) return;
+  const int most_rows =
+      std::min({max_sequences * max_rows_each, limits_.max_rows, model_.max_logit_rows(), kMaxRowTier});
+  RowBatch batch;
+  for (int rows = 1; rows <= most_rows; ++rows) {
+    const int tier = row_tier(rows, limits_.max_rows);
+    const int logit_tier = row_tier(rows, model_.max_logit_rows());
+    int smallest = 1;  // rows of a sequence that the class is for
+    while (smallest <= std::min(max_rows_each, tier)) {
+      const GraphKey key{
+          .num_rows = tier, .num_logit_rows = logit_tier, .max_rows_per_sequence = packed_class(smallest)};
+      batch.clear();
+      pad_batch(tier, logit_tier, limits_.max_sequences, padding_slot_, batch);
+      run_recorded(batch, key, true);
+      backend_.device->synchronize();
+      smallest = key.max_rows_per_sequence + 1;
+    }
+    rows = std::min(tier, logit_tier);
+  }
+}
+
+}  // namespace fastspec

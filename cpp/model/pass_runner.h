@@ -1,0 +1,59 @@
+// Passes of one model on a device: uploads them and runs them, as recordings where the device has them and the pass has
+// a shape that comes back. Knows no sequence; what the rows mean is the caller's.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "backend/backend.h"
+#include "backend/graph_cache.h"
+#include "memory/kv_pool.h"
+#include "model/pass.h"
+#include "model/transformer.h"
+#include "step/row_batch.h"
+
+namespace fastspec {
+
+/// How passes of a model ran, on a device that records them.
+struct GraphUse {
+  std::int64_t replays = 0, captures = 0, eager_passes = 0;
+  std::int64_t graphs = 0;  // kept now
+  std::size_t bytes = 0;    // of device memory that they take
+  double capture_seconds = 0;
+};
+
+class PassRunner {
+ public:
+  /// @param padding_slot takes the K/V of rows that fill a recorded pass up.
+  PassRunner(Backend& backend, Transformer& model, const KvPool& kv, const PassLimits& limits, Slot padding_slot,
+             const GraphLimits& graphs);
+
+  /// Computes a pass, whose batch it may pad. @returns the logits of its logit rows, valid until the next pass.
+  /// @param recurs that passes like it come again and again: those of decoding. Others, with prompt chunks of any
+  /// number of rows, run operation by operation by design. The caller waits for what it issues behind a pass that
+  /// recurs before it runs another: the next one takes the place of what the device may not have read yet.
+  Matrix forward(RowBatch& batch, bool recurs);
+  /// Records every shape that passes of up to `max_sequences` sequences with up to `max_rows_each` rows, all of them
+  /// with logits, can have. Takes the padding slot alone; waits for the device.
+  void record(int max_sequences, int max_rows_each);
+
+  GraphUse graphs() const;
+
+ private:
+  std::optional<GraphKey> key_of(const RowBatch& batch) const;
+  int packed_class(int rows_each) const;
+  void run_recorded(const RowBatch& batch, const GraphKey& key, bool only_record);
+
+  Backend& backend_;
+  Transformer& model_;
+  const KvPool& kv_;
+  PassLimits limits_;
+  Slot padding_slot_;
+  PassBuffers buffers_;
+  GraphCache cache_;
+  int cached_generation_ = 0;  // of buffers_, when the graphs were recorded
+  bool said_too_many_rows_ = false;
+  GraphUse use_;
+};
+
+}  // namespace fastspec
