@@ -6,6 +6,7 @@ Judged by tests/reference/longspec.py, which knows nothing of fastspec.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from make_longspec import make_random
+from make_longspec import make_from_last_layer, make_random
 from make_models import make_model
 from test_inflate import RefusedError, inflate, shape_file
 
@@ -156,3 +157,25 @@ def test_refuses(change: dict[str, Any], words: list[str], tmp_path: Path) -> No
         inflate(model, shape_file(tmp_path, model), tmp_path / "large", drafter=drafter)
     assert all(word in str(caught.value) for word in words)
     assert not (tmp_path / "large").exists()
+
+
+@pytest.mark.skipif("FASTSPEC_TEST_MODEL" not in os.environ, reason="FASTSPEC_TEST_MODEL names no model directory")
+def test_demo_model(tmp_path: Path) -> None:
+    """SmolLM2 and the block that its last layer makes, into 12 heads on 4 of 128."""
+    model = Path(os.environ["FASTSPEC_TEST_MODEL"])
+    make_from_last_layer(model, tmp_path / "drafter")
+    shape = tmp_path / "shape.json"
+    sizes = {"hidden_size": 600, "intermediate_size": 1600, "num_hidden_layers": 31, "head_dim": 128}
+    heads = {"num_attention_heads": 12, "num_key_value_heads": 4, "vocab_size": 49408}
+    shape.write_text(json.dumps({"model_type": "llama", **sizes, **heads}))
+    large = tmp_path / "large"
+    inflate(model, str(shape), large, drafter=tmp_path / "drafter", dtype="float32")
+    tokens = list(range(1000, 1060))
+    trees = []
+    with torch.no_grad():
+        for directory, target in ((tmp_path / "drafter", model), (large / "drafter", large)):
+            drafter = LongSpec(directory, target_of(target))
+            rule = Rule(temperature=1.0, seed=3, prompt=tokens[:8])
+            trees.append(drafter.draft(tokens, drafter.target_kv(tokens), [4, 6], rule))
+    assert trees[0].smallest_gap > 1e-4
+    assert (trees[0].tokens, trees[0].parents) == (trees[1].tokens, trees[1].parents)
