@@ -1,12 +1,16 @@
 """Embeds a small model exactly into a larger shape, so that a real model's text meets a large model's cost.
 
-    .venv/bin/python tools/inflate_checkpoint.py --model SMALL_DIR --shape qwen2.5-7b --out DIR [--device cuda]
+    .venv/bin/python tools/inflate_checkpoint.py --model SMALL_DIR --shape qwen2.5-7b --out DIR [--drafter DIR]
+                                                 [--device cuda]
 
 What is written is an ordinary Hugging Face directory of the small model's family that computes the small model's
 function: heads, channels, MLP and vocabulary padded, layers added in front. How, and why it is exact: inflation.py.
 Added tokens are never drawn: their logits lie below -10^4. `--vocab keep` adds none. Layer numbers shift by
 `added_layers` of inflation.json, which also says which heads are real. Position embeddings, sliding windows and
 everything else of config.json stay the small model's. Weights are made and written shard by shard.
+
+`--drafter` embeds a LongSpec drafter of the small model too, as DIR/drafter (`--drafter longspec:DIR/drafter` of the
+engine). It proposes what it proposed for the small model, with the widths that a drafter of the large one would have.
 """
 
 from __future__ import annotations
@@ -25,7 +29,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from inflation import Inflation, RefusedError, Sizes, Tensor, TensorMap, embedding, final_norm, layer_maps, lm_head
+from inflation import (
+    Inflation,
+    RefusedError,
+    Sizes,
+    Tensor,
+    TensorMap,
+    drafter_maps,
+    embedding,
+    final_norm,
+    layer_maps,
+    lm_head,
+)
 from safetensors import safe_open
 from safetensors.torch import save_file
 from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
@@ -34,6 +49,10 @@ from fastspec import FastSpecError, hub, shape_json
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 SCALABLE_ROPE = ("default", "linear", "llama3")  # a frequency depends on its own exponent only
+DRAFT_VOCABULARY = "draft_vocabulary"  # token ids, which stay
+UNREAD_BY_DRAFTERS = tuple(
+    f"cross_attn.{name}" for name in ("k_proj.weight", "k_proj.bias", "v_proj.weight", "v_proj.bias")
+)
 COPIED = (".json", ".jinja", ".txt", ".model", ".md")  # tokenizer, chat template, generation config, licence
 
 
@@ -61,7 +80,11 @@ class Checkpoint:
 
     def read(self, name: str) -> Tensor:
         """In float32, on the device."""
-        return self._files[name].get_tensor(name).to(self._device, torch.float32)
+        return self.read_as_is(name).to(self._device, torch.float32)
+
+    def read_as_is(self, name: str) -> Tensor:
+        """In the file's type, on the host."""
+        return self._files[name].get_tensor(name)
 
     def dtype(self) -> str:
         """Of the embedding: "bfloat16", ..."""
@@ -75,21 +98,24 @@ class Piece:
     name: str
     shape: tuple[int, ...]
     make: Callable[[], Tensor]
+    dtype: Any = None  # None: that of the weights
 
     def size(self, dtype: Any) -> int:
-        """Bytes."""
-        return math.prod(self.shape) * int(dtype.itemsize)
+        """Bytes, where `dtype` is that of the weights."""
+        return math.prod(self.shape) * int((self.dtype or dtype).itemsize)
+
+
+def mapped(source: Checkpoint, name: str, original: str, change: TensorMap) -> Piece:
+    """A tensor of the source, changed."""
+    # On "meta" only shapes are computed.
+    shape = tuple(change(torch.empty(source.shape(original), device="meta")).shape)
+    return Piece(name, shape, lambda: change(source.read(original)))
 
 
 def pieces(source: Checkpoint, map_: Inflation, tied: bool) -> Iterator[Piece]:
     """Every tensor of the large model, in order. Raises RefusedError for one that is not understood."""
     names = set(source.names())
-
-    def piece(name: str, original: str, change: TensorMap) -> Piece:
-        # On "meta" only shapes are computed.
-        shape = tuple(change(torch.empty(source.shape(original), device="meta")).shape)
-        return Piece(name, shape, lambda: change(source.read(original)))
-
+    piece = partial(mapped, source)
     yield piece("model.embed_tokens.weight", "model.embed_tokens.weight", partial(embedding, map_))
     known = {"model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"}
     own = sorted(name.removeprefix("model.layers.0.") for name in names if name.startswith("model.layers.0."))
@@ -112,6 +138,49 @@ def pieces(source: Checkpoint, map_: Inflation, tied: bool) -> Iterator[Piece]:
         yield piece("lm_head.weight", original, partial(lm_head, map_))
 
 
+def drafter_pieces(source: Checkpoint, map_: Inflation, has_norm: bool) -> Iterator[Piece]:
+    """Every tensor of the large drafter; `map_` is for_drafter()'s. Raises RefusedError as pieces() does."""
+    maps = drafter_maps(map_)
+    if not has_norm:
+        del maps["norm.weight"]
+    if missing := sorted({name for name in maps if name.endswith(".weight")}.difference(source.names())):
+        raise RefusedError(f"the drafter has no tensor {missing[0]}")
+    small = map_.small
+    width = {"mlp.down_proj": small.intermediate, "self_attn.o_proj": small.heads * small.head_dim}
+    width["cross_attn.o_proj"] = width["self_attn.o_proj"]
+    for name in source.names():
+        shape = source.shape(name)
+        if name == DRAFT_VOCABULARY:
+            ids = source.read_as_is(name)
+            yield Piece(name, tuple(shape), partial(torch.clone, ids), ids.dtype)
+        elif name in maps:
+            expected = width.get(name.removesuffix(".weight"), small.hidden)
+            if not name.endswith(".bias") and shape[-1] != expected:
+                raise RefusedError(f"the drafter's {name} is {shape}, of a model of this shape it ends with {expected}")
+            yield mapped(source, name, name, maps[name])
+        elif name not in UNREAD_BY_DRAFTERS:
+            raise RefusedError(f"tensor {name} of the drafter is not understood")
+
+
+def write_drafter(drafter: Path, target: Inflation, work: Path, device: str, dtype: str, shard_bytes: int) -> None:
+    """Embeds a LongSpec drafter of `target`'s small model into `work`, which it makes. Raises RefusedError."""
+    config = json.loads((drafter / "config.json").read_text())
+    own = {"hidden_size": target.small.hidden, "num_attention_heads": target.small.heads}
+    own |= {"num_key_value_heads": target.small.kv_heads, "head_dim": target.small.head_dim}
+    for name, size in own.items():
+        if config.get(name, size) != size:
+            raise RefusedError(f"the drafter's {name} is {config[name]}, the model's is {size}: it drafts for another")
+    final_norm = bool(config.get("longspec", {}).get("final_norm", False))
+    map_ = target.for_drafter(config["intermediate_size"], config.get("rms_norm_eps", target.small_eps), final_norm)
+    work.mkdir()
+    write_weights(
+        list(drafter_pieces(Checkpoint(drafter, device), map_, final_norm)), work, getattr(torch, dtype), shard_bytes
+    )
+    (work / "config.json").write_text(
+        json.dumps(large_config(config, map_, bool(config.get("tie_word_embeddings")), dtype), indent=2) + "\n"
+    )
+
+
 def write_weights(made: list[Piece], directory: Path, dtype: Any, shard_bytes: int) -> None:
     """Writes safetensors shards one after another; no more than one is in memory."""
     shards: list[list[Piece]] = [[]]
@@ -129,7 +198,7 @@ def write_weights(made: list[Piece], directory: Path, dtype: Any, shard_bytes: i
             file = "model.safetensors" if len(shards) == 1 else f"model-{number:05}-of-{len(shards):05}.safetensors"
             tensors = {}
             for piece in shard:
-                tensors[piece.name] = piece.make().to("cpu", dtype).contiguous()
+                tensors[piece.name] = piece.make().to("cpu", piece.dtype or dtype).contiguous()
                 weight_map[piece.name] = file
                 bar.update(piece.size(dtype))
             save_file(tensors, directory / file, metadata={"format": "pt"})
@@ -176,6 +245,7 @@ def inflate(
     shape: str,
     out: Path,
     *,
+    drafter: Path | None = None,
     device: str = "cpu",
     dtype: str = "auto",
     keep_vocabulary: bool = False,
@@ -187,13 +257,14 @@ def inflate(
         model: Hugging Face directory of the small model, with safetensors files.
         shape: qwen2.5-7b, llama-3.1-8b, qwen3-8b, or the path of a config.json, whose sizes count.
         out: a directory that is not there yet.
+        drafter: directory of a LongSpec drafter of the small model; its large one becomes `out`/drafter.
         device: of torch, where tensors are computed.
         dtype: of the written weights, or "auto" for the small model's.
         keep_vocabulary: leave the vocabulary as it is.
         shard_bytes: of one file.
 
     Raises:
-        RefusedError: the model does not fit into the shape, or is of no family that is understood.
+        RefusedError: model or drafter do not fit into the shape or to each other, or are not understood.
         FastSpecError: no such shape.
     """
     config = json.loads((model / "config.json").read_text())
@@ -217,14 +288,16 @@ def inflate(
     try:
         write_weights(list(pieces(source, map_, tied)), work, getattr(torch, dtype), shard_bytes)
         (work / "config.json").write_text(json.dumps(large_config(config, map_, tied, dtype), indent=2) + "\n")
+        if drafter is not None:
+            write_drafter(drafter, map_, work / "drafter", device, dtype, shard_bytes)
         (work / "inflation.json").write_text(json.dumps(description(map_, shape), indent=2) + "\n")
         for file in model.iterdir():
             described = (work / file.name).exists() or file.name.endswith(".index.json")
             if file.suffix in COPIED and not described:
                 shutil.copyfile(file, work / file.name)
         work.chmod(0o755)
-        for file in work.iterdir():
-            file.chmod(0o644)  # safetensors writes for its owner alone
+        for file in work.rglob("*"):
+            file.chmod(0o755 if file.is_dir() else 0o644)  # safetensors writes for its owner alone
         os.rename(work, out)
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -251,6 +324,7 @@ def main() -> int:
     parser.add_argument("--model", required=True, help="directory, hub name or .gguf file of the small model")
     parser.add_argument("--shape", required=True, help="qwen2.5-7b, llama-3.1-8b, qwen3-8b or a config.json")
     parser.add_argument("--out", required=True, type=Path, help="directory to make")
+    parser.add_argument("--drafter", type=Path, help="directory of a LongSpec drafter, embedded as OUT/drafter")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--dtype", default="auto", choices=("auto", "float32", "bfloat16", "float16"))
     parser.add_argument("--vocab", default="shape", choices=("shape", "keep"), help="pad the vocabulary, or keep it")
@@ -261,6 +335,7 @@ def main() -> int:
             hub.resolve_model(options.model),
             options.shape,
             options.out,
+            drafter=options.drafter,
             device=options.device,
             dtype=options.dtype,
             keep_vocabulary=options.vocab == "keep",

@@ -18,20 +18,30 @@ The logits are the same in exact arithmetic, and up to the rounding of the scale
   from eps, so the function stays exact. The final norm and the padded rows of the head multiply it by -2^29 / norm of
   the hidden state, which puts their logits below -10^4 for any norm that occurs: their probability is 0 in every dtype.
 
-Drafters of the small model go the same way, through the same maps.
+A LongSpec drafter of the small model goes the same way. Its block stands on the target's embedding and head and reads
+the K/V of the target's last layer, which stays the last. Its queries and keys have no norms, even where the target's
+have: a normed key of the target comes out as the small one in its channels, so cross-attention's queries take the
+factor sqrt(HD/hd) too. The constant passes through the block untouched and is taken from its eps. Before the head it
+meets the drafter's final norm, which multiplies it as the target's does. A drafter without one hands c itself to the
+added rows, whose logits are then -2^15 c (-1024 for SmolLM2, -512 for Qwen2.5-0.5B): beside logits of tens they are of
+probability 0 and never among the best of a beam, at any temperature that anyone draws with. Where c is too small for
+that the pair is refused. Proposals are all that could change: the target never draws an added token.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
 MASK_NORM = 2.0**14  # the product is far below zero; each factor fits float16
 MASK_HEAD = -(2.0**15)
+UNNORMED_MASK = -200.0  # what an added token's logit must lie below where no norm precedes the head
 
 Tensor = Any  # torch.Tensor; mypy does not follow torch
 TensorMap = Callable[[Tensor], Tensor]
@@ -115,8 +125,34 @@ class Inflation:
         # A power of two has no rounding in any dtype; at most half of eps goes into it.
         self.masks_vocabulary = large.vocab > small.vocab
         self.mask_value = 2.0 ** math.floor(math.log2(eps * small.hidden / 2) / 2) if self.masks_vocabulary else 0.0
-        self.eps = (eps - self.mask_value**2 / small.hidden) * self.shrinkage
+        self.small_eps, self.eps = eps, self.scaled_eps(eps)
         self.head_norm_gain = math.sqrt(self.eps / eps * self.widening)  # of q and k where they are normed
+
+    def scaled_eps(self, eps: float) -> float:
+        """Of a norm over hidden channels: scaled, less what the constant adds to the mean of squares."""
+        return (eps - self.mask_value**2 / self.small.hidden) * self.shrinkage
+
+    def for_drafter(self, intermediate: int, eps: float, final_norm: bool) -> Inflation:
+        """The same map for a LongSpec drafter, whose MLP and eps are its own.
+
+        Its MLP grows in the proportion of the target's, to a multiple of 64 where it is not the target's.
+
+        Raises:
+            RefusedError: the constant that masks added tokens would not be exact, or would not mask.
+        """
+        small, large = self.small, self.large
+        width = large.intermediate
+        if intermediate != small.intermediate:
+            width = 64 * math.ceil(large.intermediate * intermediate / (64 * small.intermediate))
+        drafter = copy.copy(self)
+        drafter.small = dataclasses.replace(small, intermediate=intermediate, layers=1)
+        drafter.large = dataclasses.replace(large, intermediate=width, layers=1)
+        drafter.small_eps, drafter.eps = eps, self.scaled_eps(eps)
+        if not drafter.eps > 0:
+            raise RefusedError(f"the drafter's rms_norm_eps {eps} is too small beside the target's: use --vocab keep")
+        if self.masks_vocabulary and not final_norm and self.mask_value * MASK_HEAD > UNNORMED_MASK:
+            raise RefusedError("added tokens cannot be masked for a drafter without a final norm: use --vocab keep")
+        return drafter
 
     @property
     def added_layers(self) -> int:
@@ -215,6 +251,18 @@ def layer_maps(map_: Inflation, normed_heads: bool) -> dict[str, TensorMap]:
     for name, row in rows.items():
         maps[name + ".weight"] = matrix_map(row, columns.get(name, map_.hidden_columns))
         maps[name + ".bias"] = row
+    return maps
+
+
+def drafter_maps(map_: Inflation) -> dict[str, TensorMap]:
+    """By name in a LongSpec drafter; `map_` is for_drafter()'s."""
+    own = layer_maps(map_, normed_heads=False)
+    maps = {name: change for name, change in own.items() if "_proj." in name}
+    for name in ("q_proj.weight", "q_proj.bias", "o_proj.weight"):
+        maps["cross_attn." + name] = own["self_attn." + name]
+    for name in ("input_layernorm", "post_self_attention_layernorm", "post_cross_attention_layernorm"):
+        maps[name + ".weight"] = map_.norm
+    maps["norm.weight"] = partial(final_norm, map_)
     return maps
 
 
