@@ -79,7 +79,7 @@ def _write(file: Path, directory: Path, dtype: str) -> None:
     try:
         source = str(file.parent)
         tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=file.name)
-        _restore_pre_tokenizer(tokenizer, file)
+        _restore_byte_level(tokenizer, file)
         tokenizer.save_pretrained(directory)
         model = AutoModelForCausalLM.from_pretrained(
             source, gguf_file=file.name, dtype=getattr(torch, dtype), **_dequantising()
@@ -98,17 +98,22 @@ _LLAMA3_SPLIT = (
 )
 
 
-def _restore_pre_tokenizer(tokenizer: Any, file: Path) -> None:
-    """Gives the tokenizer the splitting that the file names: transformers reads every byte-level one as GPT-2's.
+def _restore_byte_level(tokenizer: Any, file: Path) -> None:
+    """Gives a byte-level tokenizer the splitting that the file names, and its plain decoder.
+
+    transformers reads every splitting as GPT-2's, and some releases decode as if the vocabulary were SentencePiece's.
 
     Raises:
-        UnsupportedError: a name that is not known here; a wrong split would change token ids silently.
+        UnsupportedError: a splitting that is not known here; a wrong one would change token ids silently.
     """
     import gguf
-    from tokenizers import Regex
+    from tokenizers import Regex, decoders
     from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence, Split
 
-    field = gguf.GGUFReader(file).fields.get("tokenizer.ggml.pre")
+    fields = gguf.GGUFReader(file).fields
+    if (model := fields.get("tokenizer.ggml.model")) is not None and str(model.contents()) == "gpt2":
+        tokenizer.backend_tokenizer.decoder = decoders.ByteLevel()
+    field = fields.get("tokenizer.ggml.pre")
     name = "default" if field is None else str(field.contents())
     if name in ("default", "gpt-2", "qwen2"):  # read right; "default" also stands for SentencePiece vocabularies
         return
