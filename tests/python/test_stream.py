@@ -2,6 +2,7 @@
 
 import gc
 import signal
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -92,6 +93,15 @@ def interrupt_after(monkeypatch: pytest.MonkeyPatch, calls: int) -> None:
     monkeypatch.setattr(RequestLoop, "receive", receive)
 
 
+@pytest.fixture
+def interrupts_raise() -> Iterator[None]:
+    """SIGINT as Python has it by default; a job in the background may be started with the signal ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interrupts_raise")
 def test_interrupt_leaves_the_llm_usable(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = llm.generate(PROMPT, GREEDY, progress=False)[0].token_ids
     with monkeypatch.context() as patch:
