@@ -93,6 +93,18 @@ if(FASTSPEC_BUILD_PYTHON)
   if(NOT pybind11_FOUND)
     message(FATAL_ERROR " fastspec: pybind11 (>= 2.12) not found: ${Python_EXECUTABLE} -m pip install pybind11")
   endif()
+  # A compiler with a C++ library of its own in every module crashes a process that has torch's, too ("free(): invalid
+  # pointer" was seen): such a library does not need the shared one.
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_READELF)
+    set(probe "${PROJECT_BINARY_DIR}/cxx_library_probe")
+    file(WRITE "${probe}.cpp" "#include <string>\nstd::string probe(int value) { return std::to_string(value); }\n")
+    execute_process(COMMAND "${CMAKE_CXX_COMPILER}" -shared -fPIC "${probe}.cpp" -o "${probe}.so" COMMAND_ERROR_IS_FATAL ANY)
+    execute_process(COMMAND "${CMAKE_READELF}" -d "${probe}.so" OUTPUT_VARIABLE needed COMMAND_ERROR_IS_FATAL ANY)
+    if(NOT needed MATCHES "libstdc\\+\\+")
+      message(FATAL_ERROR " fastspec: ${CMAKE_CXX_COMPILER} links the C++ library statically, and torch brings another one "
+        "into the same Python process: name another compiler with CXX (and CUDAHOSTCXX), for instance CXX=/usr/bin/g++")
+    endif()
+  endif()
   # Where a wheel puts packages, seen from where it puts programs: in an environment, and for "pip install --user".
   execute_process(
     COMMAND "${Python_EXECUTABLE}" -I -c
