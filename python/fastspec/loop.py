@@ -1,7 +1,8 @@
 """Steps one engine for any number of callers: streams and batches of several threads share its passes.
 
-An engine does nothing between calls. Whoever waits for outputs steps, and hands the others theirs. Must not know
-what the outputs are for.
+An engine does nothing between calls. Whoever waits for outputs steps, and hands the others theirs. A cancel takes
+effect in the step that follows it: whoever leaves the engine while it owes one, and nobody waits, takes that step.
+Must not know what the outputs are for.
 """
 
 from __future__ import annotations
@@ -60,6 +61,8 @@ class RequestLoop:
         self._channels: dict[int, Channel] = {}
         # Closed with requests still running: whoever holds the lock next cancels these.
         self._closed: deque[Channel] = deque()
+        # The engine was told to cancel and has not stepped since.
+        self._owes_step = False
         # Outputs of the last step that are not handed out yet. They live here and not in a local variable, so that an
         # interrupt between the step and the handing out loses none.
         self._arrived: list[Output] = []
@@ -100,8 +103,7 @@ class RequestLoop:
                     outputs = channel.take()
                     if outputs or not channel.unfinished:
                         return outputs
-                    engine = self.engine
-                    if engine.step_into(self._arrived) == 0 and not self._arrived and not engine.has_work():
+                    if self._step() == 0 and not self._arrived and not self.engine.has_work():
                         raise FastSpecError(f"the engine has lost the requests {sorted(channel.unfinished)}")
             return []
         finally:
@@ -110,7 +112,8 @@ class RequestLoop:
     def close(self, channel: Channel) -> None:
         """Cancels what is unfinished.
 
-        The cancelled requests' pages are free when this returns, or, if another caller is stepping, with its next step.
+        The cancelled requests' pages are free when this returns, or, if another caller is stepping, with the next step,
+        which that caller takes before it leaves if no others have unfinished requests.
         """
         channel.closed = True
         if channel.unfinished:
@@ -127,6 +130,7 @@ class RequestLoop:
                 for request_id in self._channels:
                     engine.cancel(request_id)
             self._channels.clear()
+            self._owes_step = False
 
     def _forked(self) -> bool:
         return os.getpid() != self._process
@@ -139,18 +143,35 @@ class RequestLoop:
     def _cancel_closed(self, step: bool = False) -> None:
         """Cancels the requests of closed channels, unless another caller holds the lock, who does it on leaving.
 
-        Never waits: this may run in a finaliser, inside the very thread that holds the lock.
+        Everybody who held the lock calls this then, also for the cancels that they told the engine themselves. Never
+        waits: this may run in a finaliser, inside the very thread that holds the lock.
         """
-        while self._closed and not self._forked() and self._lock.acquire(blocking=False):
+        while (
+            (self._closed or (self._owes_step and not self._channels))
+            and not self._forked()
+            and self._lock.acquire(blocking=False)
+        ):
             try:
                 self._hand_out()
-                if self._engine is not None and (step or not self._channels):  # otherwise the others go on stepping
-                    self._engine.step_into(self._arrived)
+                if self._owes_step and (step or not self._channels):  # otherwise the others go on stepping
+                    self._step()
                     self._hand_out()
             except FastSpecError:
-                pass  # the requests are cancelled all the same, and whoever steps next is told
+                self._owes_step = False  # the requests are cancelled all the same, and whoever steps next is told
             finally:
                 self._lock.release()
+
+    def _step(self) -> int:
+        """One step, whose outputs arrive; the number of sequences in it. Needs the lock."""
+        num_sequences = self.engine.step_into(self._arrived)
+        self._owes_step = False
+        return num_sequences
+
+    def _cancel(self, request_id: int) -> None:
+        """Tells the engine, if it is still there. Needs the lock."""
+        if self._engine is not None:
+            self._engine.cancel(request_id)
+            self._owes_step = True
 
     def _hand_out(self) -> None:
         """Cancels what was closed and moves arrived outputs to their channels. Needs the lock."""
@@ -158,8 +179,7 @@ class RequestLoop:
             closed = self._closed[0]
             for request_id in closed.unfinished:
                 self._channels.pop(request_id, None)
-                if self._engine is not None:
-                    self._engine.cancel(request_id)
+                self._cancel(request_id)
             closed.unfinished.clear()
             self._closed.popleft()
         while self._arrived:
@@ -169,6 +189,6 @@ class RequestLoop:
                 channel.put(output)
                 if output.request not in channel.unfinished:
                     self._channels.pop(output.request, None)
-            elif not output.finished and self._engine is not None:
-                self._engine.cancel(output.request)  # its caller was interrupted between submission and registration
+            elif not output.finished:
+                self._cancel(output.request)  # its caller was interrupted between submission and registration
             del self._arrived[0]

@@ -117,6 +117,31 @@ def test_a_stream_closed_while_its_engine_is_stepped_is_cancelled_all_the_same(t
     assert engine.stats().pages_used == 0
 
 
+def test_a_stream_closed_in_the_last_step_of_another_caller_is_cancelled_all_the_same(tiny_model_dir: Path) -> None:
+    engine = Engine(EngineConfig(model=str(tiny_model_dir), device="cpu:reference"))
+
+    class ClosingEngine:
+        """Another thread closes its channel during the step that ends the request of whoever steps."""
+
+        def step_into(self, outputs: list[Any]) -> int:
+            thread = threading.Thread(target=lambda: loop.close(closed))
+            thread.start()
+            thread.join()
+            return engine.step_into(outputs)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(engine, name)
+
+    loop = RequestLoop(ClosingEngine())  # type: ignore[arg-type]
+    closed = loop.open([Request(prompt="lazy dog", sampling=GREEDY)])
+    last = loop.open([Request(prompt="fox", sampling=SamplingParams(max_tokens=1))])
+    [output] = loop.receive(last)
+    assert output.finished
+    stats = engine.stats()
+    assert (stats.pages_used, stats.sequences_running, stats.sequences_waiting) == (0, 0, 0)
+    assert not engine.has_work()
+
+
 def test_a_stream_closed_while_another_caller_is_refused_is_cancelled_all_the_same(tiny_model_dir: Path) -> None:
     engine = Engine(EngineConfig(model=str(tiny_model_dir), device="cpu:reference"))
 
