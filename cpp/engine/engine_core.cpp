@@ -234,6 +234,7 @@ StepReport EngineCore::run_step() {
     report = runner_->run();
   } catch (const Error& error) {
     poisoned_ = error.code() == ErrorCode::kDeviceFailure;
+    publish_stats();  // cancelled sequences are gone all the same
     throw;
   }
   report.outputs.insert(report.outputs.begin(), std::make_move_iterator(undelivered_.begin()),
