@@ -32,7 +32,7 @@ void GraphCache::capture(const GraphKey& key, Entry& entry, const std::function<
   entry.graph = device_.capture(work);
   entry.tried = true;
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-  capture_seconds_ += seconds;
+  use_.capture_seconds += seconds;
   if (entry.graph != nullptr) {
     bytes_ += entry.graph->bytes();
     log(LogLevel::kDebug, "passes of ", key.num_rows, " rows, up to ", key.max_rows_per_sequence,
@@ -45,14 +45,26 @@ void GraphCache::capture(const GraphKey& key, Entry& entry, const std::function<
   }
 }
 
+GraphUse GraphCache::use() const {
+  GraphUse use = use_;
+  use.graphs = static_cast<std::int64_t>(entries_.size());
+  use.bytes = bytes_;
+  return use;
+}
+
+void GraphCache::warm_up(const GraphKey& key, const std::function<void()>& work) {
+  log(LogLevel::kDebug, "first pass of ", key.num_rows, " rows, up to ", key.max_rows_per_sequence,
+      " a sequence: launched operation by operation");
+  work();  // before it is noted: a failed pass has warmed up nothing
+  make_room(1, key);
+  entries_[key].last_use = ++num_uses_;
+}
+
 GraphCache::Outcome GraphCache::run(const GraphKey& key, const std::function<void()>& work) {
   const auto found = entries_.find(key);
   if (found == entries_.end()) {
-    log(LogLevel::kDebug, "first pass of ", key.num_rows, " rows, up to ", key.max_rows_per_sequence,
-        " a sequence: launched operation by operation");
-    work();  // before it is noted: a failed pass has warmed up nothing
-    make_room(1, key);
-    entries_[key].last_use = ++num_uses_;
+    warm_up(key, work);
+    ++use_.eager_passes;
     return Outcome::kEager;
   }
   Entry& entry = found->second;
@@ -61,14 +73,16 @@ GraphCache::Outcome GraphCache::run(const GraphKey& key, const std::function<voi
   if (captures) capture(key, entry, work);
   if (entry.graph == nullptr) {
     work();
+    ++use_.eager_passes;
     return Outcome::kEager;
   }
   entry.graph->launch();
+  ++(captures ? use_.captures : use_.replays);
   return captures ? Outcome::kCaptured : Outcome::kReplayed;
 }
 
 void GraphCache::record(const GraphKey& key, const std::function<void()>& work) {
-  if (entries_.find(key) == entries_.end()) run(key, work);
+  if (entries_.find(key) == entries_.end()) warm_up(key, work);
   Entry& entry = entries_.at(key);
   if (!entry.tried) capture(key, entry, work);
 }

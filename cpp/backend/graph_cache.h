@@ -28,6 +28,14 @@ struct GraphLimits {
   std::size_t bytes = std::size_t{1} << 30;  // of device memory
 };
 
+/// How passes of a model ran, on a device that records them.
+struct GraphUse {
+  std::int64_t replays = 0, captures = 0, eager_passes = 0;
+  std::int64_t graphs = 0;  // kept now
+  std::size_t bytes = 0;    // of device memory that they take
+  double capture_seconds = 0;
+};
+
 class GraphCache {
  public:
   enum class Outcome { kEager, kCaptured, kReplayed };
@@ -40,14 +48,14 @@ class GraphCache {
   /// Records `work` now, without waiting for it to come back: it runs once as it is, unless it did before. Nothing is
   /// replayed.
   void record(const GraphKey& key, const std::function<void()>& work);
+  /// Counts a pass that has no recurring shape and ran outside.
+  void note_eager_pass() { ++use_.eager_passes; }
   /// Drops every graph: something that recorded work points to has moved.
   void clear();
 
   std::size_t size() const { return entries_.size(); }
-  /// Device memory of all graphs.
-  std::size_t bytes() const { return bytes_; }
-  /// Time spent on recording so far, the first passes of record() not counted.
-  double capture_seconds() const { return capture_seconds_; }
+  /// Since this was made; what record() runs is not counted, but the time that recording took is.
+  GraphUse use() const;
 
  private:
   struct Entry {
@@ -56,6 +64,8 @@ class GraphCache {
     std::uint64_t last_use = 0;
   };
   using Entries = std::map<GraphKey, Entry>;
+  /// The first pass of a shape, as it is.
+  void warm_up(const GraphKey& key, const std::function<void()>& work);
   void capture(const GraphKey& key, Entry& entry, const std::function<void()>& work);
   /// Drops graphs until the limits hold for `more` of them; that of `kept` stays.
   void make_room(std::size_t more, const GraphKey& kept);
@@ -64,7 +74,7 @@ class GraphCache {
   GraphLimits limits_;
   Entries entries_;
   std::size_t bytes_ = 0;
-  double capture_seconds_ = 0;
+  GraphUse use_;          // but graphs and bytes
   bool is_full_ = false;  // the device had no memory for a graph, which was said
   std::uint64_t num_uses_ = 0;
 };

@@ -20,14 +20,6 @@ PassRunner::PassRunner(Backend& backend, Transformer& model, const KvPool& kv, c
       buffers_(*backend.device, limits),
       cache_(*backend.device, graphs) {}
 
-GraphUse PassRunner::graphs() const {
-  GraphUse use = use_;
-  use.graphs = static_cast<std::int64_t>(cache_.size());
-  use.bytes = cache_.bytes();
-  use.capture_seconds = cache_.capture_seconds();
-  return use;
-}
-
 int PassRunner::packed_class(int rows_each) const {
   // Attention packs the query heads of a K/V head; its kernels differ in how many packed rows they take at once.
   const int group_size = model_.config().group_size();
@@ -60,7 +52,7 @@ Matrix PassRunner::forward(RowBatch& batch, bool recurs) {
           " and fewer are recorded");
     }
     model_.forward(buffers_.upload(batch), kv_);
-    ++use_.eager_passes;
+    cache_.note_eager_pass();
     return model_.logits(num_logit_rows);
   }
   pad_batch(key->num_rows, key->num_logit_rows, limits_.max_sequences, padding_slot_, batch);
@@ -79,17 +71,7 @@ void PassRunner::run_recorded(const RowBatch& batch, const GraphKey& key, bool o
       model_.forward(pass, kv_);
     };
     if (only_record) return cache_.record(key, work);
-    switch (cache_.run(key, work)) {
-      case GraphCache::Outcome::kEager:
-        ++use_.eager_passes;
-        break;
-      case GraphCache::Outcome::kCaptured:
-        ++use_.captures;
-        break;
-      case GraphCache::Outcome::kReplayed:
-        ++use_.replays;
-        break;
-    }
+    cache_.run(key, work);
   } catch (...) {
     buffers_.forget_tables();
     throw;

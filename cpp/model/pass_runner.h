@@ -2,7 +2,6 @@
 // a shape that comes back. Knows no sequence; what the rows mean is the caller's.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 
 #include "backend/backend.h"
@@ -13,14 +12,6 @@
 #include "step/row_batch.h"
 
 namespace fastspec {
-
-/// How passes of a model ran, on a device that records them.
-struct GraphUse {
-  std::int64_t replays = 0, captures = 0, eager_passes = 0;
-  std::int64_t graphs = 0;  // kept now
-  std::size_t bytes = 0;    // of device memory that they take
-  double capture_seconds = 0;
-};
 
 class PassRunner {
  public:
@@ -37,7 +28,7 @@ class PassRunner {
   /// with logits, can have. Takes the padding slot alone; waits for the device.
   void record(int max_sequences, int max_rows_each);
 
-  GraphUse graphs() const;
+  GraphUse graphs() const { return cache_.use(); }
 
  private:
   std::optional<GraphKey> key_of(const RowBatch& batch) const;
@@ -53,7 +44,6 @@ class PassRunner {
   GraphCache cache_;
   int cached_generation_ = 0;  // of buffers_, when the graphs were recorded
   bool said_too_many_rows_ = false;
-  GraphUse use_;
 };
 
 }  // namespace fastspec

@@ -10,25 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from tiny_shape import SHAPE
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fastspec.bench import peer
 from fastspec.bench.__main__ import main
 from fastspec.bench.sides import Point, Result, Run, first_difference, measure
-
-SHAPE = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "vocab_size": 100,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "max_position_embeddings": 512,
-    "rms_norm_eps": 1e-5,
-}
 
 
 @pytest.fixture

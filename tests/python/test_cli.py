@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tiny_shape import SHAPE
 
 from fastspec import LLM, SamplingParams
 
@@ -323,21 +324,6 @@ def test_bench(run_cli: RunCli, tiny_model_dir: Path, model_copy: Path) -> None:
     assert "outputs equal" in text
     assert "synthetic" in text
     assert "MB/s" in text or "GB/s" in text
-
-
-SHAPE = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "vocab_size": 100,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "max_position_embeddings": 512,
-    "rms_norm_eps": 1e-5,
-}
 
 
 def test_bench_of_a_shape_with_synthetic_acceptance(run_cli: RunCli, tmp_path: Path) -> None:

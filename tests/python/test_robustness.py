@@ -94,22 +94,26 @@ def test_outputs_that_another_caller_computed_are_not_lost(llm: LLM, monkeypatch
     assert output.outputs[0].finish_reason == "length"
 
 
+class ClosingEngine:
+    """An engine during whose steps another thread closes a channel."""
+
+    def __init__(self, engine: Engine, close: Callable[[], None]) -> None:
+        self._engine, self._close = engine, close
+
+    def step_into(self, outputs: list[Any]) -> int:
+        thread = threading.Thread(target=self._close)
+        thread.start()
+        thread.join()
+        return self._engine.step_into(outputs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+
 def test_a_stream_closed_while_its_engine_is_stepped_is_cancelled_all_the_same(tiny_model_dir: Path) -> None:
     engine = Engine(EngineConfig(model=str(tiny_model_dir), device="cpu:reference"))
 
-    class ClosingEngine:
-        """Another thread closes the channel during the step."""
-
-        def step_into(self, outputs: list[Any]) -> int:
-            thread = threading.Thread(target=lambda: loop.close(channel))
-            thread.start()
-            thread.join()
-            return engine.step_into(outputs)
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(engine, name)
-
-    loop = RequestLoop(ClosingEngine())  # type: ignore[arg-type]
+    loop = RequestLoop(ClosingEngine(engine, lambda: loop.close(channel)))  # type: ignore[arg-type]
     channel = loop.open([Request(prompt="lazy dog", sampling=GREEDY)])
     while loop.receive(channel):
         pass
@@ -120,19 +124,8 @@ def test_a_stream_closed_while_its_engine_is_stepped_is_cancelled_all_the_same(t
 def test_a_stream_closed_in_the_last_step_of_another_caller_is_cancelled_all_the_same(tiny_model_dir: Path) -> None:
     engine = Engine(EngineConfig(model=str(tiny_model_dir), device="cpu:reference"))
 
-    class ClosingEngine:
-        """Another thread closes its channel during the step that ends the request of whoever steps."""
-
-        def step_into(self, outputs: list[Any]) -> int:
-            thread = threading.Thread(target=lambda: loop.close(closed))
-            thread.start()
-            thread.join()
-            return engine.step_into(outputs)
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(engine, name)
-
-    loop = RequestLoop(ClosingEngine())  # type: ignore[arg-type]
+    # The step in which another thread closes its channel ends the request of whoever steps.
+    loop = RequestLoop(ClosingEngine(engine, lambda: loop.close(closed)))  # type: ignore[arg-type]
     closed = loop.open([Request(prompt="lazy dog", sampling=GREEDY)])
     last = loop.open([Request(prompt="fox", sampling=SamplingParams(max_tokens=1))])
     [output] = loop.receive(last)

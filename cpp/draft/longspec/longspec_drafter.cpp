@@ -206,7 +206,7 @@ void LongSpecDrafter::forward_level() {
   const int tier = backend_.device->has_graphs() ? row_tier(num_rows, layout_.level_rows) : 0;
   if (tier == 0) {
     block_.forward(batch_.upload(batch_.max_rows_per_tree()), kv_.layer(0), target_kv_);
-    if (backend_.device->has_graphs()) ++graph_use_.eager_passes;
+    if (backend_.device->has_graphs()) graphs_.note_eager_pass();
     return;
   }
   run_recorded(tier, rows_class(batch_.max_rows_per_tree()), false);
@@ -219,25 +219,7 @@ void LongSpecDrafter::run_recorded(int num_rows, int max_rows_per_tree, bool onl
   const GraphKey key{.num_rows = num_rows, .max_rows_per_sequence = max_rows_per_tree};
   const auto work = [this, level] { block_.forward(level, kv_.layer(0), target_kv_); };
   if (only_record) return graphs_.record(key, work);
-  switch (graphs_.run(key, work)) {
-    case GraphCache::Outcome::kEager:
-      ++graph_use_.eager_passes;
-      break;
-    case GraphCache::Outcome::kCaptured:
-      ++graph_use_.captures;
-      break;
-    case GraphCache::Outcome::kReplayed:
-      ++graph_use_.replays;
-      break;
-  }
-}
-
-GraphUse LongSpecDrafter::graphs() const {
-  GraphUse use = graph_use_;
-  use.graphs = static_cast<std::int64_t>(graphs_.size());
-  use.bytes = graphs_.bytes();
-  use.capture_seconds = graphs_.capture_seconds();
-  return use;
+  graphs_.run(key, work);
 }
 
 void LongSpecDrafter::record_graphs(int max_sequences) {

@@ -49,7 +49,7 @@ class LongSpecDrafter final : public Drafter {
   void truncate(SeqId, int) override {}
   void forget(SeqId seq) noexcept override;
   void share(SeqId, SeqId, int) override {}
-  GraphUse graphs() const override;
+  GraphUse graphs() const override { return graphs_.use(); }
   void record_graphs(int max_sequences) override;
 
  private:
@@ -97,7 +97,6 @@ class LongSpecDrafter final : public Drafter {
   LevelBatch batch_;
   GraphCache graphs_;
   int graphs_generation_ = 0;  // of batch_, when the graphs were recorded
-  GraphUse graph_use_;
   std::vector<KvWindow> seats_;
   std::vector<int> free_seats_;
   std::unordered_map<SeqId, int> seat_of_;

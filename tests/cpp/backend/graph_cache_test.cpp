@@ -50,6 +50,11 @@ TEST_F(GraphCacheTest, RecordsTheSecondPassOfAShapeAndReplaysItAfterwards) {
   EXPECT_EQ(run(cache, {4, 4, 2}, 3), Outcome::kReplayed);
   EXPECT_EQ(run(cache, {4, 4, 2}, 4), Outcome::kReplayed);
   EXPECT_EQ(done_, (std::vector<int>{1, 2, 2, 2}));  // each pass once, the recorded work from the second on
+  const GraphUse use = cache.use();
+  EXPECT_EQ(use.eager_passes, 1);
+  EXPECT_EQ(use.captures, 1);
+  EXPECT_EQ(use.replays, 2);
+  EXPECT_EQ(use.graphs, 1);
 }
 
 TEST_F(GraphCacheTest, ShapesDoNotShareARecording) {
@@ -77,12 +82,12 @@ TEST_F(GraphCacheTest, GraphsBeyondTheirMemoryGo) {
   for (int rows = 1; rows <= 4; ++rows) {
     run(cache, {rows, rows, 1});
     EXPECT_EQ(run(cache, {rows, rows, 1}), Outcome::kCaptured);
-    EXPECT_EQ(cache.bytes(), kGraphBytes * static_cast<std::size_t>(std::min(rows, 2)));
+    EXPECT_EQ(cache.use().bytes, kGraphBytes * static_cast<std::size_t>(std::min(rows, 2)));
   }
   EXPECT_EQ(run(cache, {4, 4, 1}), Outcome::kReplayed);
   EXPECT_EQ(run(cache, {1, 1, 1}), Outcome::kEager);
   cache.clear();
-  EXPECT_EQ(cache.bytes(), 0u);
+  EXPECT_EQ(cache.use().bytes, 0u);
 }
 
 TEST_F(GraphCacheTest, AGraphLargerThanItsMemoryIsKeptAlone) {
@@ -101,7 +106,7 @@ TEST_F(GraphCacheTest, RecordingAheadRunsTheWorkOnceAndReplaysItFromTheFirstPass
   cache.record({1, 1, 1}, work);
   cache.record({1, 1, 1}, work);
   EXPECT_EQ(done_.size(), 1u);
-  EXPECT_EQ(cache.bytes(), kGraphBytes);
+  EXPECT_EQ(cache.use().bytes, kGraphBytes);
   EXPECT_EQ(cache.run({1, 1, 1}, work), Outcome::kReplayed);
   EXPECT_EQ(done_.size(), 2u);
 }
