@@ -22,7 +22,10 @@ struct Outcome {
 class Report {
  public:
   /// @param filter only cases whose names contain it run.
-  explicit Report(std::string filter) : filter_(std::move(filter)) {}
+  /// @param small cases are to be few and small, fit for compute-sanitizer.
+  explicit Report(std::string filter, bool small = false) : filter_(std::move(filter)), small_(small) {}
+
+  bool small() const { return small_; }
 
   void run(const std::string& name, const std::function<Outcome()>& body) {
     if (name.find(filter_) == std::string::npos) return;
@@ -56,6 +59,7 @@ class Report {
 
  private:
   std::string filter_;
+  bool small_;
   int num_cases_ = 0, num_failed_ = 0, near_ties_ = 0, compared_ = 0;
   std::vector<std::string> failed_;
 };

@@ -1,6 +1,7 @@
 // Prompt chunks through libtorch's flash attention against the reference: ragged chunks, empty and shuffled prefixes,
 // decoding sequences between chunks, runs that the gathering memory cuts; then times of both ways.
-//   fastspec_cuda_prompt_check [--device cuda:0] [--only PART_OF_A_NAME] [--timing 0]
+//   fastspec_cuda_prompt_check [--device cuda:0] [--only PART_OF_A_NAME] [--timing 0] [--small 1]
+// --small 1: few and small cases of every kind, fit for compute-sanitizer.
 // Exit code 1 where a case fails, 77 where there is no GPU or libtorch is a build without CUDA.
 #include <cstdio>
 #include <string>
@@ -81,9 +82,10 @@ void check_shapes(Sides& sides, Report& report) {
       {"prefix of one key", {{65, 1}}},  {"ragged chunks", {{64, 0}, {3, 77}, {200, 20}, {2, 0}, {129, 128}}},
       {"chunk of two rows", {{2, 511}}},
   };
+  const decltype(passes) small_passes = {{"small ragged chunks", {{33, 0}, {3, 40}, {2, 0}}}};
   for (const int head_dim : {64, 96, 128, 256, 40}) {
-    for (const int page_size : {1, 16, 64}) {
-      for (const auto& [name, sequences] : passes) {
+    for (const int page_size : report.small() ? std::vector{16} : std::vector{1, 16, 64}) {
+      for (const auto& [name, sequences] : report.small() ? small_passes : passes) {
         const int kv_heads = pick(random, 1, 4), group = pick(random, 1, 7);
         const PromptCase shape{sequences, kv_heads * group, kv_heads, head_dim, page_size};
         reserve(sides, shape, 1024);
@@ -120,7 +122,7 @@ void check_small_memory(const std::string& device, DType dtype, Report& report) 
 }
 
 /// Whole engines of the tiny model in bfloat16, prompts through flash attention or not: most outputs are equal.
-Outcome compare_engines(const std::string& device) {
+Outcome compare_engines(const std::string& device, bool small) {
   const auto outputs_with = [&](cuda::FlashUse use) {
     testing::HarnessOptions options;
     options.device = device;
@@ -130,7 +132,7 @@ Outcome compare_engines(const std::string& device) {
       return ops;
     };
     Random random(11);
-    std::vector<Request> requests(24);
+    std::vector<Request> requests(small ? 4 : 24);
     for (Request& request : requests) {
       for (int t = pick(random, 2, 90); t > 0; --t) request.prompt_token_ids.push_back(pick(random, 0, 59));
       request.sampling.temperature = 0;
@@ -149,8 +151,8 @@ Outcome compare_engines(const std::string& device) {
   return outcome;
 }
 
-int run(const std::string& device, const std::string& only, bool timing) {
-  Report report(only);
+int run(const std::string& device, const std::string& only, bool timing, bool small) {
+  Report report(only, small);
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
     Sides sides(device, dtype);
     if (!cuda_ops(sides).prompt().is_available()) {
@@ -162,7 +164,7 @@ int run(const std::string& device, const std::string& only, bool timing) {
     check_mixed_passes(sides, report);
     check_small_memory(device, dtype, report);
   }
-  report.run("engine bfloat16, flash attention or own kernels", [&] { return compare_engines(device); });
+  report.run("engine bfloat16, flash attention or own kernels", [&] { return compare_engines(device, small); });
   const int code = report.finish();
   if (timing) time_prompts(device);
   return code;
@@ -173,15 +175,16 @@ int run(const std::string& device, const std::string& only, bool timing) {
 
 int main(int argc, char** argv) {
   std::string device = "cuda:0", only;
-  bool timing = true;
+  bool timing = true, small = false;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string option = argv[i];
     if (option == "--device") device = argv[i + 1];
     if (option == "--only") only = argv[i + 1];
     if (option == "--timing") timing = std::string(argv[i + 1]) != "0";
+    if (option == "--small") small = std::string(argv[i + 1]) != "0";
   }
   try {
-    return fastspec::gpu_check::run(device, only, timing);
+    return fastspec::gpu_check::run(device, only, timing, small);
   } catch (const fastspec::Error& error) {
     std::printf("stopped: %s\n", error.what());
     return error.code() == fastspec::ErrorCode::kUnsupported ? 77 : 1;
