@@ -217,17 +217,27 @@ def test_two_processes_train_as_one(target: Target, data: Documents, tmp_path: P
         torch.testing.assert_close(two[name], tensor, rtol=1e-3, atol=2e-5)
 
 
+@pytest.mark.parametrize("vocabulary", [0, 60])
 def test_offline_acceptance_is_what_the_engine_measures(
-    target: Target, data: Documents, tmp_path: Path, tiny_model_dir: Path
+    target: Target,
+    data: Documents,
+    tmp_path: Path,
+    tiny_model_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    vocabulary: int,
 ) -> None:
-    """Passes and committed tokens, for a drafter that accepts much."""
+    """Passes and committed tokens, for a drafter that accepts much; with a draft vocabulary also from shards."""
     kind: Any = DrafterConfig
     if "tree_widths" not in DrafterConfig._fields:
         pytest.skip("this build has no longspec drafter")
     chosen = data.by_kind(4)
     options = replace(OPTIONS, steps=80, prompt_loss=False, anchor_positions=0, cache_target=True)
-    trainer(target, chosen, tmp_path, options).run()
+    if vocabulary:
+        monkeypatch.setattr("fastspec.train.files.SHARD_BYTES", 20_000)
+    trainer(target, chosen, tmp_path, replace(options, vocabulary=vocabulary)).run()
+    assert (tmp_path / "model.safetensors.index.json").is_file() == bool(vocabulary)
     block = load_drafter(tmp_path, target)
+    assert (block.draft_vocabulary is None) == (vocabulary == 0)
     shapes = {"chain": CHAIN, "tree": TREE}
     found = offline_acceptance(block, target, chosen, shapes)
     params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
