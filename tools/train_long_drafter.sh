@@ -33,7 +33,7 @@ if [[ ! -f $out/heldout-prompts.safetensors ]]; then
   prompts validation "$texts"/validation/{prose,code,docs}.jsonl --each 24 --prompt-tokens 64 512 --prompt-seed 4
   prompts long-validation "$texts"/validation/{prose,code,docs}.jsonl --join --each 4 --prompt-tokens 16000 16000 \
     --prompt-seed 5
-  prompts heldout "$texts"/heldout/{prose,code,docs}.jsonl --join --each 20 --prompt-tokens 30000 30000 --prompt-seed 6
+  prompts heldout "$texts"/heldout/{prose,code,docs}.jsonl --join --each 16 --prompt-tokens 30000 30000 --prompt-seed 6
 fi
 
 engine=(--target "$model" --device "$device" --dtype bfloat16)
