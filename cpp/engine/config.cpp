@@ -33,7 +33,7 @@ void check_range(const char* option, std::int64_t value, std::int64_t lowest, st
 template <typename T>
 T get(const nlohmann::json& value, const std::string& option) {
   try {
-    if constexpr (std::is_integral_v<T>) {
+    if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
       if (!value.is_number_integer()) throw std::invalid_argument("not an integer");
       const bool fits = value.is_number_unsigned() ? std::in_range<T>(value.get<std::uint64_t>())
                                                    : std::in_range<T>(value.get<std::int64_t>());
@@ -151,6 +151,7 @@ std::string EngineConfig::to_json() const {
       {"ngram_min", speculation.drafter.ngram_min},
       {"ngram_max", speculation.drafter.ngram_max},
       {"tree_widths", speculation.drafter.tree_widths},
+      {"coupled", speculation.drafter.coupled},
       {"max_draft_tokens", speculation.max_draft_tokens ? nlohmann::ordered_json(*speculation.max_draft_tokens)
                                                         : nlohmann::ordered_json("auto")}};
   // A path need not be UTF-8; a form that can be printed is worth more than an exception.
@@ -180,6 +181,7 @@ EngineConfig EngineConfig::from_json(const std::string& text) {
          for (const auto& width : v) widths.push_back(get<int>(width, o));
          config.speculation.drafter.tree_widths = std::move(widths);
        }},
+      {"coupled", [&](const auto& v, const auto& o) { config.speculation.drafter.coupled = get<bool>(v, o); }},
       {"max_draft_tokens", [&](const auto& v, const auto& o) {
          if (v != "auto") config.speculation.max_draft_tokens = get<int>(v, o);
        }}};

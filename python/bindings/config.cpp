@@ -16,12 +16,14 @@ kind: "" (none), "ngram" (prompt lookup), "standalone" (a small model) or "longs
     target's last keys and values)
 model: directory of the draft model, for "standalone" and "longspec"
 ngram_min, ngram_max: shortest and longest match looked up in the sequence, in tokens, for "ngram"
-tree_widths: nodes of each level of a tree, for "longspec"; [1, 1, 1, 1] is a chain)");
+tree_widths: nodes of each level of a tree, for "longspec"; [1, 1, 1, 1] is a chain
+coupled: "longspec" drafts with the target's own sampling noise; False only to measure what that is worth)");
   drafter.field("kind", &DrafterConfig::kind, "str")
       .field("model", &DrafterConfig::model, "str")
       .field("ngram_min", &DrafterConfig::ngram_min, "int")
       .field("ngram_max", &DrafterConfig::ngram_max, "int")
       .field("tree_widths", &DrafterConfig::tree_widths, "list of int")
+      .field("coupled", &DrafterConfig::coupled, "bool")
       .finish_options();
   drafter.python_class()
       .def_static(

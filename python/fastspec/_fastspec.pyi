@@ -32,6 +32,7 @@ class DrafterConfig:
     ngram_min: int
     ngram_max: int
     tree_widths: list[int]
+    coupled: bool
     def __init__(
         self,
         *,
@@ -40,6 +41,7 @@ class DrafterConfig:
         ngram_min: int = 2,
         ngram_max: int = 4,
         tree_widths: list[int] = ...,
+        coupled: bool = True,
     ) -> None: ...
     @staticmethod
     def parse(text: str) -> DrafterConfig: ...

@@ -19,8 +19,9 @@ from fastspec.train.drafter_files import load_drafter, save_drafter
 from fastspec.train.loss import linear_cross_entropy
 from fastspec.train.offline import CHAIN, DraftLevel, Tally, accepted_lengths, draft_trees
 from fastspec.train.options import PRESETS, TrainOptions, from_preset
-from fastspec.train.rows import Batches, cut_rows, drawn_shifts
+from fastspec.train.rows import SHORTEST, Batches, cut_rows, drawn_shifts, most_frequent, padded_length
 from fastspec.train.target import Target, offset_positions
+from fastspec.train.texts import Text, cut_prompts, joined
 
 CPU = torch.device("cpu")
 
@@ -259,6 +260,29 @@ def test_drafter_files_have_the_agreed_names(target: Target, tmp_path: Path) -> 
         assert torch.equal(ours, theirs.bfloat16().float())
 
 
+def test_a_large_drafter_is_written_in_shards(target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    block = random_block(target)
+    block.draft_vocabulary = torch.tensor([3, 5, 300], dtype=torch.int32)
+    save_drafter(tmp_path, block, target)
+    monkeypatch.setattr("fastspec.train.files.SHARD_BYTES", 20_000)
+    save_drafter(tmp_path, block, target)
+    shards = sorted(path.name for path in tmp_path.glob("*.safetensors"))
+    assert len(shards) > 2
+    assert shards[0] == f"model-00001-of-{len(shards):05d}.safetensors"
+    assert all(path.stat().st_size < 22_000 for path in tmp_path.glob("*.safetensors"))
+    loaded = load_drafter(tmp_path, target)
+    assert loaded.draft_vocabulary is not None
+    assert loaded.draft_vocabulary.tolist() == [3, 5, 300]
+    for ours, theirs in zip(loaded.parameters(), block.parameters(), strict=True):
+        assert torch.equal(ours, theirs.bfloat16().float())
+    (tmp_path / shards[1]).unlink()
+    with pytest.raises(InvalidFileError, match=shards[1]):
+        load_drafter(tmp_path, target)
+    monkeypatch.undo()
+    save_drafter(tmp_path, block, target)
+    assert [path.name for path in tmp_path.glob("model*")] == ["model.safetensors"]
+
+
 def test_a_drafter_of_another_shape_is_refused(target: Target, tmp_path: Path) -> None:
     import json
 
@@ -288,6 +312,20 @@ def test_documents_come_back_from_their_file(tmp_path: Path) -> None:
         Documents.load(tmp_path / "data.safetensors", 6)
 
 
+def test_joined_texts_hold_prompts_longer_than_one() -> None:
+    def encode(text: str, _: bool) -> list[int]:
+        return list(text.encode())
+
+    texts = [Text("a", f"text {i}\nsecond line") for i in range(9)] + [Text("a", "whole", whole=True), Text("b", "b")]
+    with pytest.raises(InvalidArgumentError, match="no prompt of 60 to 60 tokens"):
+        cut_prompts(texts[:-2], encode, 4, 60, 60, seed=0)
+    long = joined(texts)
+    assert [(text.kind, text.whole) for text in long] == [("a", False), ("b", False)]
+    assert "second line\n\n\ntext 1\n" in long[0].text
+    found = cut_prompts(long[:1], encode, 4, 60, 60, seed=0)
+    assert [len(found[i]) for i in range(len(found))] == [60] * 4
+
+
 def test_repetition_ends_a_continuation() -> None:
     assert until_repetition([1, 2, 3, 4, 1, 2, 3, 4], begin=4, gram=3) == 6
     assert until_repetition([1, 2, 1, 2, 5, 6], begin=4, gram=2) == 6  # repeated in the prompt only
@@ -312,6 +350,21 @@ def test_rows_cover_the_data_and_steps_do_not_depend_on_the_past() -> None:
         assert group == seen[step][0]
         assert torch.equal(rows, seen[step][1])
         assert len(rows) == 2
+
+
+@pytest.mark.parametrize("longest", [512, 32768, 30000])
+def test_rows_of_all_lengths_make_few_groups(longest: int) -> None:
+    padded = {tokens: padded_length(tokens, longest) for tokens in range(SHORTEST, longest + 1)}
+    assert all(tokens <= length <= longest for tokens, length in padded.items())
+    assert all(length - tokens < max(64, tokens / 8) for tokens, length in padded.items())
+    assert len(set(padded.values())) <= 56
+
+
+def test_the_most_frequent_tokens_are_those_of_the_rows_without_padding() -> None:
+    documents = Documents.of([[7] * 20 + [2] * 30, [9] * 21, [4] * 16], [0, 0, 0], ["a"] * 3)
+    groups = cut_rows([documents], longest=100)
+    assert most_frequent(groups, 2).tolist() == [2, 9]
+    assert most_frequent(groups, 9).tolist() == [2, 4, 7, 9]
 
 
 @pytest.mark.parametrize(("decay", "parts"), [(1.0, 1), (1.0, 3), (0.5, 1), (0.5, 4), (0.5, 9)])

@@ -17,6 +17,7 @@ struct DrafterConfig {
   int ngram_min = 2;  // ngram: shortest and longest match looked up in the sequence
   int ngram_max = 4;
   std::vector<int> tree_widths{4, 16, 16, 16, 16};  // longspec: nodes of each level of a tree; 1,1,1,1 is a chain
+  bool coupled = true;  // longspec: drafts with the target's own noise; false only to measure what that is worth
 
   /// "none" or "", "ngram", "standalone:DIR", "longspec:DIR". @throws Error(kInvalidArgument) naming what is possible.
   static DrafterConfig parse(const std::string& text);
