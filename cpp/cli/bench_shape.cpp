@@ -41,8 +41,11 @@ void print_heading(const EngineInfo& info, const ShapeBenchOptions& options) {
   }
   if (options.config.synthetic_rows > 0) {
     std::printf(
-        "SYNTHETIC acceptance: a chain of %d tokens a sequence, %.3g of them accepted a step (tau %.3g) by fiat; "
-        "no drafter runs\n",
+        "SYNTHETIC speculation: each step verifies %d proposed tokens a sequence, of which %.3g in the mean are "
+        "accepted "
+        "because the weights are made so (tau, tokens a step and sequence, is %.3g). Passes, draws and commits are "
+        "real; "
+        "no drafter runs, and its time is missing: this is the limit for a drafter of that tau, no model's speed\n",
         options.config.synthetic_rows, options.config.synthetic_acceptance, 1 + options.config.synthetic_acceptance);
   }
 }
@@ -55,9 +58,10 @@ void print_point(const ShapePoint& point, double rate) {
     std::printf("  SYNTHETIC speculation, %d rows a sequence, tau %.3f", 1 + point.synthetic_rows,
                 point.stats.acceptance_length());
   }
-  std::printf(": %.3f ms/step (%.3f to %.3f), %.1f tokens/s\n", median,
+  std::printf(": %.3f ms/step (%.3f to %.3f), %.1f %stokens/s\n", median,
               *std::min_element(point.milliseconds.begin(), point.milliseconds.end()),
-              *std::max_element(point.milliseconds.begin(), point.milliseconds.end()), point.tokens_per_second());
+              *std::max_element(point.milliseconds.begin(), point.milliseconds.end()), point.tokens_per_second(),
+              point.synthetic_rows == 0 ? "" : "SYNTHETIC ");
   std::printf("  reads %s (weights %s, K/V %s)", format_bytes(point.weight_bytes + point.kv_bytes).c_str(),
               format_bytes(point.weight_bytes).c_str(), format_bytes(point.kv_bytes).c_str());
   if (rate > 0) {
@@ -193,7 +197,7 @@ int run_shape_bench(ShapeBenchOptions options) {
     if (speculative) {
       const double ratio = point.tokens_per_second() / plain;
       json["over_plain"] = ratio;
-      if (!options.json) std::printf("  %.3f x the tokens/s of plain decoding\n", ratio);
+      if (!options.json) std::printf("  SYNTHETIC: %.3f x the tokens/s of plain decoding\n", ratio);
     } else {
       plain = point.tokens_per_second();
     }
