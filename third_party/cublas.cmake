@@ -4,16 +4,17 @@
 
 set(FASTSPEC_CUBLAS_ROOT "" CACHE PATH "Folder with include/cublasLt.h and lib/libcublasLt.so*; empty: looked for")
 
+# NVIDIA's Python packages, for CUPTI too. -I: of the environment to install into, not that of an isolated build.
+execute_process(
+  COMMAND "${Python_EXECUTABLE}" -I -c "import nvidia; print(';'.join(nvidia.__path__))"
+  OUTPUT_VARIABLE nvidia_packages OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+
 add_library(fastspec_cublas INTERFACE)
 set(FASTSPEC_CUBLAS_RPATH "")
 if(TARGET CUDA::cublasLt AND NOT FASTSPEC_CUBLAS_ROOT)
   target_link_libraries(fastspec_cublas INTERFACE CUDA::cublasLt)
   set(FASTSPEC_CUBLAS_RPATH "${CUDAToolkit_LIBRARY_DIR}")
 else()
-  # -I: the environment to install into, not that of an isolated build.
-  execute_process(
-    COMMAND "${Python_EXECUTABLE}" -I -c "import nvidia; print(';'.join(nvidia.__path__))"
-    OUTPUT_VARIABLE nvidia_packages OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
   set(cublas_roots ${FASTSPEC_CUBLAS_ROOT})
   set(cublas_library "")
   foreach(folder IN LISTS nvidia_packages)

@@ -39,7 +39,7 @@ FOREIGN: list[tuple[str, re.Pattern[str], tuple[str, ...]]] = [
     ("torch", re.compile(r"(torch|ATen|c10|caffe2)/"), ("cpp/backend/torch/", "cpp/backend/cuda/", "tests/")),
     (
         "CUDA",
-        re.compile(r"(cuda|cublas|cudnn|nccl|cub/|thrust/|cooperative_groups)"),
+        re.compile(r"(cuda|cublas|cudnn|cupti|nccl|cub/|thrust/|cooperative_groups)"),
         ("cpp/backend/cuda/", "cuda/", "tests/cuda/"),
     ),
     ("Python", re.compile(r"(pybind11/|Python\.h)"), ("python/bindings/",)),

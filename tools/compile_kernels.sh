@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Compiles every kernel of cuda/ for the tuned architecture (9.0a) and one instance of each kind for the others, without a GPU
-# and without the rest of the build, and looks over the source that calls libtorch's CUDA side. Brings nvcc where there is none
+# and without the rest of the build, and looks over the sources that call libtorch's CUDA side and CUPTI. Brings nvcc where there is none
 # (tools/cuda_toolkit.sh). Needs what tools/bootstrap.sh makes.
 #   bash tools/compile_kernels.sh [OUT_DIR]
 set -euo pipefail
@@ -33,6 +33,13 @@ check_flash_attention() {
     -isystem "$torch/include/torch/csrc/api/include" -isystem "$toolkit/include" cpp/backend/torch/flash_attention.cpp
 }
 
+check_kernel_recorder() {
+  local toolkit=${nvcc%/bin/nvcc}
+  "${CXX:-g++}" -std=c++20 -fsyntax-only -Wall -Wextra -Werror -Icuda -Icpp -Icpp/include -isystem "$toolkit/include" \
+    cpp/backend/cuda/kernel_recorder.cpp
+}
+
 git ls-files -co --exclude-standard -- 'cuda/*.cu' | xargs -P "$(nproc)" -I{} bash -c 'set -euo pipefail; compile {}'
 check_flash_attention
+check_kernel_recorder
 echo "compiled $(ls "$out"/*.o | wc -l) files with $("$nvcc" --version | grep -o 'release [0-9.]*')"

@@ -1,11 +1,15 @@
-// Memory of one device, and recording of work on it. Contracts only; each backend implements them.
+// Memory of one device, recording of work on it, and a record of what it ran. Contracts only; each backend implements
+// them.
 #pragma once
+
+#include <fastspec/error.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "backend/graph.h"
 #include "backend/params.h"
@@ -37,6 +41,14 @@ struct DeviceTimes {
   std::int64_t end = 0;    // of the last draws that were waited for
 };
 
+/// One kernel or copy that a device ran, in nanoseconds of one clock.
+struct DeviceSpan {
+  std::string name;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  bool ends_step = false;
+};
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -63,6 +75,13 @@ class Device {
   /// Waits until everything issued is done.
   virtual void synchronize() {}
   virtual DeviceTimes times() const { return {}; }
+  /// Keeps a record of every kernel from here to stop_trace(). @throws Error(kUnsupported) where there can be none.
+  virtual void start_trace() {
+    throw Error(ErrorCode::kUnsupported,
+                "operations on " + name() + " run with the host: there are no kernels to trace");
+  }
+  /// What ran since start_trace() and is done.
+  virtual std::vector<DeviceSpan> stop_trace() { return {}; }
   /// Bytes that an allocation could still get.
   virtual std::size_t available_bytes() const = 0;
   /// Bytes of a device with memory of its own, which an engine may fill; 0 where it shares the host's.

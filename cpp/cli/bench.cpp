@@ -1,6 +1,7 @@
 // fastspec-cli bench: plain decoding beside speculation, on one engine, in one run.
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -9,6 +10,7 @@
 #include "cli/bench_prompt.h"
 #include "cli/bench_report.h"
 #include "cli/bench_shape.h"
+#include "cli/bench_trace.h"
 #include "cli/command.h"
 #include "cli/files.h"
 #include "cli/options.h"
@@ -29,6 +31,7 @@ struct BenchOptions {
   double synthetic_acceptance = 0;
   int max_tokens = 64;
   int repetitions = 5;
+  int trace_steps = 10;
   std::optional<std::string> prompt_file;
   bool json = false;
 };
@@ -76,14 +79,39 @@ int bench_shape(const BenchOptions& options) {
                           .contexts = options.contexts,
                           .steps = options.steps,
                           .repetitions = options.repetitions,
+                          .trace_steps = options.trace_steps,
                           .bytes_per_second = 1e12 * options.rate,
                           .json = options.json});
+}
+
+using MakePrompts = std::function<std::vector<std::vector<TokenId>>(int batch, int context)>;
+
+/// @param cases of the grid in order, which get their records.
+void trace_cases(Engine& engine, const MakePrompts& prompts, const BenchOptions& options,
+                 nlohmann::ordered_json& cases) {
+  if (!options.json) write_output(trace_heading());
+  std::size_t next = 0;
+  for (const int batch : options.batches) {
+    for (const int context : options.contexts) {
+      nlohmann::ordered_json& json = cases[next++];
+      for (const bool speculative : {false, true}) {
+        if (speculative && !engine.config().speculation.enabled()) continue;
+        const char* mode = speculative ? "speculative" : "plain";
+        const Traced traced = try_trace([&] {
+          return trace_decoding(engine, prompts(batch, context), options.max_tokens, options.trace_steps, speculative);
+        });
+        json[mode]["trace"] = to_json(traced);
+        if (!options.json) write_output(trace_lines(batch, context, mode, traced));
+      }
+    }
+  }
 }
 
 int bench(BenchOptions options) {
   for (const int batch : options.batches) check_positive("--batch", batch);
   options.contexts = parse_lengths("--context", options.context_texts);
   check_positive("--repeat", options.repetitions);
+  if (options.trace_steps < 0) throw Error(ErrorCode::kInvalidArgument, "--trace-steps: must not be negative");
   if (!options.shape.empty()) return bench_shape(options);
   if (options.synthetic_rows != 0 || options.synthetic_acceptance != 0) {
     throw Error(ErrorCode::kInvalidArgument, "--synthetic-rows and --synthetic-acceptance belong to --shape");
@@ -113,9 +141,12 @@ int bench(BenchOptions options) {
     write_output(bench_heading(machine, info, source, options.max_tokens, options.repetitions));
   }
   const bool speculates = config.speculation.enabled();
+  const MakePrompts make_prompts = [&](int batch, int context) {
+    return make_bench_prompts(tokenizer.get(), info.vocab_size, passage, batch, context);
+  };
   for (const int batch : options.batches) {
     for (const int context : options.contexts) {
-      const auto prompts = make_bench_prompts(tokenizer.get(), info.vocab_size, passage, batch, context);
+      const auto prompts = make_prompts(batch, context);
       std::vector<BenchRun> plain;
       std::vector<BenchRun> speculative;
       run_bench(*engine, prompts, 2, speculates);  // touches memory for the first time
@@ -127,6 +158,9 @@ int bench(BenchOptions options) {
       report["cases"].push_back(bench_json(result, machine, info));
       if (!options.json) write_output(bench_lines(result, machine, info));
     }
+  }
+  if (options.trace_steps > 0 && !info.device.starts_with("cpu")) {
+    trace_cases(*engine, make_prompts, options, report["cases"]);
   }
   if (options.json) write_output(dump(report) + "\n");
   return 0;
@@ -143,6 +177,9 @@ Command add_bench(CLI::App& program) {
       ->capture_default_str();
   add_number(*app, "--max-tokens", options->max_tokens, "Tokens generated for each prompt")->capture_default_str();
   add_number(*app, "--repeat", options->repetitions, "Runs of each case; the median counts")->capture_default_str();
+  add_number(*app, "--trace-steps", options->trace_steps,
+             "On a GPU: steps of each case that are recorded kernel by kernel after the timed runs; 0: none")
+      ->capture_default_str();
   app->add_option("--prompt-file", options->prompt_file, "Text of the copying task; -: standard input");
   app->add_option(
       "--shape", options->shape,

@@ -78,7 +78,8 @@ double BenchRun::overhead() const {
   return decode.step_seconds <= 0 ? 0 : 1 - decode.operation_seconds / decode.step_seconds;
 }
 
-BenchRun run_bench(Engine& engine, const std::vector<std::vector<TokenId>>& prompts, int max_tokens, bool speculative) {
+BenchRun run_bench(Engine& engine, const std::vector<std::vector<TokenId>>& prompts, int max_tokens, bool speculative,
+                   const std::function<void(int)>& on_decoding) {
   BenchRun run;
   std::vector<RequestId> ids;
   std::map<RequestId, std::size_t> index_of;
@@ -92,6 +93,7 @@ BenchRun run_bench(Engine& engine, const std::vector<std::vector<TokenId>>& prom
   EngineStats before;
   auto decode_start = start;
   std::size_t without_token = prompts.size();
+  int decoding_steps = 0;
   while (engine.has_work()) {
     if (interrupted()) {
       finish_cancelled(engine, ids);
@@ -112,6 +114,7 @@ BenchRun run_bench(Engine& engine, const std::vector<std::vector<TokenId>>& prom
       before = engine.stats();
       decode_start = Clock::now();
     }
+    if (without_token == 0 && on_decoding) on_decoding(decoding_steps++);
   }
   run.decode_seconds = seconds_since(decode_start);
   run.decode = difference(engine.stats(), before);

@@ -3,6 +3,7 @@
 
 #include <fastspec/engine.h>
 
+#include <functional>
 #include <vector>
 
 namespace fastspec::cli {
@@ -24,7 +25,9 @@ struct BenchRun {
 };
 
 /// Runs prompts greedily to exactly max_tokens each. @throws Interrupted on Ctrl-C.
-BenchRun run_bench(Engine& engine, const std::vector<std::vector<TokenId>>& prompts, int max_tokens, bool speculative);
+/// @param on_decoding called with the number of decoding steps done: with 0 when decoding begins, then after each.
+BenchRun run_bench(Engine& engine, const std::vector<std::vector<TokenId>>& prompts, int max_tokens, bool speculative,
+                   const std::function<void(int)>& on_decoding = {});
 
 /// The run with the median decoding speed; of an even number, the slower of the middle two.
 const BenchRun& median(std::vector<BenchRun>& runs);

@@ -8,7 +8,9 @@
 #include <utility>
 
 #include "cli/bandwidth.h"
+#include "cli/bench_trace.h"
 #include "cli/command.h"
+#include "cli/files.h"
 #include "cli/options.h"
 #include "cli/output_json.h"
 
@@ -39,8 +41,11 @@ void print_heading(const EngineInfo& info, const ShapeBenchOptions& options) {
   }
   if (options.config.synthetic_rows > 0) {
     std::printf(
-        "SYNTHETIC acceptance: a chain of %d tokens a sequence, %.3g of them accepted a step (tau %.3g) by fiat; "
-        "no drafter runs\n",
+        "SYNTHETIC speculation: each step verifies %d proposed tokens a sequence, of which %.3g in the mean are "
+        "accepted "
+        "because the weights are made so (tau, tokens a step and sequence, is %.3g). Passes, draws and commits are "
+        "real; "
+        "no drafter runs, and its time is missing: this is the limit for a drafter of that tau, no model's speed\n",
         options.config.synthetic_rows, options.config.synthetic_acceptance, 1 + options.config.synthetic_acceptance);
   }
 }
@@ -53,9 +58,10 @@ void print_point(const ShapePoint& point, double rate) {
     std::printf("  SYNTHETIC speculation, %d rows a sequence, tau %.3f", 1 + point.synthetic_rows,
                 point.stats.acceptance_length());
   }
-  std::printf(": %.3f ms/step (%.3f to %.3f), %.1f tokens/s\n", median,
+  std::printf(": %.3f ms/step (%.3f to %.3f), %.1f %stokens/s\n", median,
               *std::min_element(point.milliseconds.begin(), point.milliseconds.end()),
-              *std::max_element(point.milliseconds.begin(), point.milliseconds.end()), point.tokens_per_second());
+              *std::max_element(point.milliseconds.begin(), point.milliseconds.end()), point.tokens_per_second(),
+              point.synthetic_rows == 0 ? "" : "SYNTHETIC ");
   std::printf("  reads %s (weights %s, K/V %s)", format_bytes(point.weight_bytes + point.kv_bytes).c_str(),
               format_bytes(point.weight_bytes).c_str(), format_bytes(point.kv_bytes).c_str());
   if (rate > 0) {
@@ -107,6 +113,41 @@ nlohmann::ordered_json point_json(const ShapePoint& point, double rate) {
           {"graph_eager_passes", point.stats.graph_eager_passes}};
 }
 
+/// One line of the grid.
+struct ShapeCase {
+  int batch;
+  int context;
+  bool speculative;
+};
+
+std::vector<ShapeCase> cases_of(const ShapeBenchOptions& options) {
+  std::vector<ShapeCase> cases;
+  for (const int batch : options.batches) {
+    for (const int context : options.contexts) {
+      cases.push_back({batch, context, false});
+      if (options.config.synthetic_rows > 0) cases.push_back({batch, context, true});
+    }
+  }
+  return cases;
+}
+
+/// @param points of the cases, which get their records.
+void trace_cases(ShapeBenchmark& benchmark, const std::vector<ShapeCase>& cases, const ShapeBenchOptions& options,
+                 nlohmann::ordered_json& points) {
+  if (!options.json) write_output(trace_heading());
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    if (interrupted()) throw Interrupted();
+    const auto& [batch, context, speculative] = cases[i];
+    const Traced traced = try_trace([&, batch = batch, context = context, speculative = speculative] {
+      return benchmark.trace(batch, context, options.trace_steps, speculative);
+    });
+    points[i]["trace"] = to_json(traced);
+    if (!options.json) {
+      write_output(trace_lines(batch, context, speculative ? "SYNTHETIC speculation" : "plain", traced));
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<int> parse_lengths(const std::string& option, const std::vector<std::string>& texts) {
@@ -126,7 +167,9 @@ std::vector<int> parse_lengths(const std::string& option, const std::vector<std:
 }
 
 int run_shape_bench(ShapeBenchOptions options) {
-  const int growth = options.config.growth(options.steps, options.repetitions);
+  if (options.config.device.starts_with("cpu")) options.trace_steps = 0;
+  const int growth = std::max(options.config.growth(options.steps, options.repetitions),
+                              options.config.growth(options.trace_steps, 1));
   const int batch = *std::max_element(options.batches.begin(), options.batches.end());
   const int length = *std::max_element(options.contexts.begin(), options.contexts.end()) + growth;
   options.config.max_batch = batch;
@@ -144,24 +187,23 @@ int run_shape_bench(ShapeBenchOptions options) {
                                    {"synthetic_acceptance", options.config.synthetic_acceptance},
                                    {"roofline_bytes_per_second", options.bytes_per_second},
                                    {"points", nlohmann::ordered_json::array()}};
-  const auto measure = [&](int sequences, int context, bool speculative) {
+  const std::vector<ShapeCase> cases = cases_of(options);
+  double plain = 0;  // tokens/s of the case before a speculative one
+  for (const auto& [sequences, context, speculative] : cases) {
     if (interrupted()) throw Interrupted();
     const ShapePoint point = benchmark.measure(sequences, context, options.steps, options.repetitions, speculative);
-    report["points"].push_back(point_json(point, options.bytes_per_second));
+    nlohmann::ordered_json& json = report["points"].emplace_back(point_json(point, options.bytes_per_second));
     if (!options.json) print_point(point, options.bytes_per_second);
-    return point.tokens_per_second();
-  };
-  for (const int sequences : options.batches) {
-    for (const int context : options.contexts) {
-      const double plain = measure(sequences, context, false);
-      if (options.config.synthetic_rows > 0) {
-        const double ratio = measure(sequences, context, true) / plain;
-        report["points"].back()["over_plain"] = ratio;
-        if (!options.json) std::printf("  %.3f x the tokens/s of plain decoding\n", ratio);
-      }
-      std::fflush(stdout);
+    if (speculative) {
+      const double ratio = point.tokens_per_second() / plain;
+      json["over_plain"] = ratio;
+      if (!options.json) std::printf("  SYNTHETIC: %.3f x the tokens/s of plain decoding\n", ratio);
+    } else {
+      plain = point.tokens_per_second();
     }
+    std::fflush(stdout);
   }
+  if (options.trace_steps > 0) trace_cases(benchmark, cases, options, report["points"]);
   if (options.json) std::printf("%s\n", dump(report).c_str());
   return 0;
 }

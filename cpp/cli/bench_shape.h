@@ -14,6 +14,7 @@ struct ShapeBenchOptions {
   std::vector<int> contexts;
   int steps = 20;
   int repetitions = 5;
+  int trace_steps = 0;          // recorded kernel by kernel after all timed runs, on a GPU
   double bytes_per_second = 0;  // of the roofline
   bool json = false;
 };

@@ -33,6 +33,12 @@ EngineStats Engine::stats() const {
 void Engine::reset_stats() {
   core_->reset_stats();
 }
+void Engine::start_trace() {
+  core_->start_trace();
+}
+StepTrace Engine::stop_trace(int max_steps) {
+  return core_->stop_trace(max_steps);
+}
 const EngineInfo& Engine::info() const {
   return core_->info();
 }

@@ -10,6 +10,7 @@
 #include "backend/intercepted_ops.h"
 #include "base/check.h"
 #include "base/log.h"
+#include "engine/step_trace.h"
 #include "model/random_weights.h"
 
 namespace fastspec {
@@ -306,6 +307,19 @@ EngineStats EngineCore::stats() const {
 void EngineCore::reset_stats() {
   const std::lock_guard lock(mutex_);
   reset_requested_ = true;
+}
+
+void EngineCore::start_trace() {
+  const Turn turn(stepping_);
+  check_alive();
+  parts_.backend.device->start_trace();
+}
+
+StepTrace EngineCore::stop_trace(int max_steps) {
+  const Turn turn(stepping_);
+  check_alive();
+  parts_.backend.device->synchronize();
+  return summarize(parts_.backend.device->stop_trace(), max_steps);
 }
 
 void EngineCore::check_invariants() const {

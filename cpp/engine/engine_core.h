@@ -51,6 +51,8 @@ class EngineCore {
   std::vector<Output> generate(const std::vector<Request>& requests, const OutputCallback& callback);
   EngineStats stats() const;
   void reset_stats();
+  void start_trace();
+  StepTrace stop_trace(int max_steps);
   const EngineInfo& info() const { return info_; }
   const EngineConfig& config() const { return config_; }
   std::shared_ptr<const Tokenizer> tokenizer() const { return parts_.tokenizer; }

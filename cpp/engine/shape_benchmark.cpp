@@ -130,8 +130,7 @@ EngineStats ShapeBenchmark::record_graphs(int batch) {
   return stats;
 }
 
-ShapePoint ShapeBenchmark::measure(int batch, int context, int steps, int repetitions, bool speculative) {
-  const int growth = config_.growth(steps, repetitions);
+std::vector<RequestId> ShapeBenchmark::start_sequences(int batch, int context, int growth, bool speculative) {
   if (context < 2 || context + growth > core_->config().max_model_len) {
     fail(ErrorCode::kInvalidArgument, "context ", context, " and up to ", growth,
          " decoded tokens: a sequence has 2 to ", core_->config().max_model_len, " tokens");
@@ -150,6 +149,16 @@ ShapePoint ShapeBenchmark::measure(int batch, int context, int steps, int repeti
     ids.push_back(core_->submit(request));
   }
   core_->start_on_noise();
+  return ids;
+}
+
+void ShapeBenchmark::end_sequences(const std::vector<RequestId>& ids) {
+  for (const RequestId id : ids) core_->cancel(id);
+  while (core_->has_work()) core_->step();
+}
+
+ShapePoint ShapeBenchmark::measure(int batch, int context, int steps, int repetitions, bool speculative) {
+  const std::vector<RequestId> ids = start_sequences(batch, context, config_.growth(steps, repetitions), speculative);
   core_->reset_stats();
   for (int i = 0; i < kWarmUpSteps; ++i) core_->step();
   const double warmed = context + static_cast<double>(core_->stats().generated_tokens) / batch;
@@ -169,9 +178,17 @@ ShapePoint ShapeBenchmark::measure(int batch, int context, int steps, int repeti
   const double tokens = static_cast<double>(point.stats.generated_tokens) / batch;
   const double mean_length = warmed + (tokens - tokens / (steps * repetitions)) / 2;
   point.kv_bytes = batch * mean_length * static_cast<double>(core_->info().kv_bytes_per_token);
-  for (const RequestId id : ids) core_->cancel(id);
-  while (core_->has_work()) core_->step();
+  end_sequences(ids);
   return point;
+}
+
+StepTrace ShapeBenchmark::trace(int batch, int context, int steps, bool speculative) {
+  core_->start_trace();
+  const std::vector<RequestId> ids = start_sequences(batch, context, config_.growth(steps, 1), speculative);
+  for (int i = 0; i < kWarmUpSteps + steps; ++i) core_->step();
+  StepTrace trace = core_->stop_trace(steps);
+  end_sequences(ids);
+  return trace;
 }
 
 double ShapeBenchmark::run_steps(int steps, const ShapePoint& point) {

@@ -68,19 +68,24 @@ std::string EngineInfo::memory_text() const {
   };
   line("weights", weight_bytes);
   if (draft_weight_bytes > 0) line("draft weights", draft_weight_bytes);
-  line("KV cache", kv_cache_bytes - draft_kv_cache_bytes);
+  const std::string tokens = std::to_string(std::int64_t{num_pages} * page_size);
+  line("KV cache", kv_cache_bytes - draft_kv_cache_bytes, ", " + tokens + " tokens of all sequences together");
   if (draft_kv_cache_bytes > 0) line("draft KV", draft_kv_cache_bytes);
   if (draft_own_kv_bytes > 0) line("draft window", draft_own_kv_bytes, " of K/V, whatever the context");
-  if (scratch_bytes > 0) line("  scratch", scratch_bytes, " of the two, for drafted rows");
-  line("activations", activation_bytes);
+  if (scratch_bytes > 0) {
+    const std::string whole = draft_kv_cache_bytes > 0 ? "these two" : "it";
+    line("  scratch", scratch_bytes, ", part of " + whole + ", for drafted rows");
+  }
+  line("activations", activation_bytes, ", of the largest pass");
   if (device_bytes == 0) return text.str();
-  line("workspaces", workspace_bytes);
+  line("workspaces", workspace_bytes, " at most, of operations");
   line("graphs", graph_bytes, " at most, an estimate");
   const std::size_t sum = weight_bytes + draft_weight_bytes + kv_cache_bytes + draft_own_kv_bytes + activation_bytes +
                           workspace_bytes + graph_bytes;
   std::ostringstream limit;
   limit << std::fixed << std::setprecision(1) << " of " << static_cast<double>(memory_limit_bytes) / kMiB
-        << " MiB that the engine may take, device " << static_cast<double>(device_bytes) / kMiB << " MiB";
+        << " MiB that the engine may take, device " << static_cast<double>(device_bytes) / kMiB
+        << " MiB; what the driver itself takes comes on top";
   line("sum", sum, limit.str());
   return text.str();
 }

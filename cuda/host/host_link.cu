@@ -37,13 +37,20 @@ __global__ void __launch_bounds__(kThreads) staged_copy_kernel(StagedCopy copy, 
   }
 }
 
-__global__ void signal_kernel(StepMarks* marks, std::uint64_t value, bool ends_step, int* begun) {
-  if (ends_step) {
-    *begun = 0;
-    marks->end = global_time();
-  }
+__device__ __forceinline__ void signal(StepMarks* marks, std::uint64_t value) {
   __threadfence_system();
   *static_cast<volatile std::uint64_t*>(&marks->signal) = value;
+}
+
+__global__ void signal_kernel(StepMarks* marks, std::uint64_t value) {
+  signal(marks, value);
+}
+
+// By its name, kStepEndKernel, a record of kernels is cut into steps.
+__global__ void step_end_kernel(StepMarks* marks, std::uint64_t value, int* begun) {
+  *begun = 0;
+  marks->end = global_time();
+  signal(marks, value);
 }
 
 }  // namespace
@@ -55,7 +62,11 @@ void launch_staged_copy(const StagedCopy& copy, StepMarks* marks, int* begun, cu
 }
 
 void launch_signal(StepMarks* marks, std::uint64_t value, bool ends_step, int* begun, cudaStream_t stream) {
-  signal_kernel<<<1, 1, 0, stream>>>(marks, value, ends_step, begun);
+  if (ends_step) {
+    step_end_kernel<<<1, 1, 0, stream>>>(marks, value, begun);
+  } else {
+    signal_kernel<<<1, 1, 0, stream>>>(marks, value);
+  }
 }
 
 }  // namespace fastspec::cuda

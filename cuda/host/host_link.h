@@ -21,6 +21,9 @@ struct StepMarks {
 /// @param marks null: the copy is no begin of a step. @param begun one flag in device memory, 0 at first.
 void launch_staged_copy(const StagedCopy& copy, StepMarks* marks, int* begun, cudaStream_t stream);
 
+/// The kernel of a signal that ends a step, as records of kernels name it.
+constexpr const char* kStepEndKernel = "step_end_kernel";
+
 /// Sets marks->signal to `value` behind everything launched before.
 void launch_signal(StepMarks* marks, std::uint64_t value, bool ends_step, int* begun, cudaStream_t stream);
 

@@ -87,6 +87,11 @@ submit() and cancel() may be called from any thread, step() and generate() from 
           "returning False cancels that request.")
       .def("stats", &Engine::stats, py::call_guard<py::gil_scoped_release>(), "EngineStats. Safe from any thread.")
       .def("reset_stats", &Engine::reset_stats, py::call_guard<py::gil_scoped_release>())
+      .def("start_trace", &Engine::start_trace, py::call_guard<py::gil_scoped_release>(),
+           "From here to stop_trace() every kernel that the GPU runs is recorded. Raises UnsupportedError where there "
+           "can be no record: on a CPU, without CUPTI.")
+      .def("stop_trace", &Engine::stop_trace, py::arg("max_steps"), py::call_guard<py::gil_scoped_release>(),
+           "StepTrace of the last `max_steps` whole steps since start_trace().")
       .def_property_readonly("info", &Engine::info, py::return_value_policy::copy, "EngineInfo.")
       .def_property_readonly("config", &Engine::config, py::return_value_policy::copy, "A copy of the EngineConfig.")
       .def_property_readonly(

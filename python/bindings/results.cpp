@@ -148,9 +148,35 @@ the CPU. str() gives a few lines for people.)");
   info.python_class().def("__str__", &EngineInfo::to_string);
 }
 
+void bind_trace(py::module_& module) {
+  Record<KernelTime> kernel(module, "KernelTime", R"(All launches of one kernel, or copies of one kind.
+
+launches and milliseconds are those of a step; share is that of the step's time, 0 to 1.)");
+  kernel.readonly("name", &KernelTime::name)
+      .readonly("launches", &KernelTime::launches)
+      .readonly("milliseconds", &KernelTime::milliseconds)
+      .readonly("share", &KernelTime::share)
+      .finish_results();
+
+  Record<StepTrace> trace(module, "StepTrace", R"(Where the time of steps goes on a GPU, from a record of every kernel.
+
+Means over whole steps. busy_milliseconds, idle_inside_milliseconds (between the kernels of a step) and
+idle_between_milliseconds (from the end of a step to the next one's first kernel) add up to milliseconds. kernels: the
+longest first. str() gives a table for people.)");
+  trace.readonly("steps", &StepTrace::steps)
+      .readonly("milliseconds", &StepTrace::milliseconds)
+      .readonly("busy_milliseconds", &StepTrace::busy_milliseconds)
+      .readonly("idle_inside_milliseconds", &StepTrace::idle_inside_milliseconds)
+      .readonly("idle_between_milliseconds", &StepTrace::idle_between_milliseconds)
+      .readonly("kernels", &StepTrace::kernels)
+      .finish_results();
+  trace.python_class().def("__str__", &StepTrace::to_string);
+}
+
 }  // namespace
 
 void bind_results(py::module_& module) {
+  bind_trace(module);
   bind_output(module);
   bind_stats(module);
   bind_info(module);

@@ -60,6 +60,10 @@ ShapeBenchmark(config) makes random weights on the device and a KV cache that ho
            "Decodes `batch` sequences from `context` tokens on, a few steps untimed, then `repetitions` runs of "
            "`steps`; "
            "returns a ShapePoint.")
+      .def("trace", &ShapeBenchmark::trace, py::arg("batch"), py::arg("context"), py::arg("steps"),
+           py::arg("speculative") = false, py::call_guard<py::gil_scoped_release>(),
+           "Records `steps` such steps kernel by kernel, in a run of its own; returns a StepTrace. Raises "
+           "UnsupportedError where there can be no record: on a CPU, without CUPTI.")
       .def_property_readonly("info", &ShapeBenchmark::info, py::return_value_policy::copy, "EngineInfo.");
   module.def("shape_json", &shape_json, py::arg("shape"),
              "config.json of a shape: of a name that ShapeBenchmarkConfig knows, or the text of the file at a path.");

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,9 +14,12 @@ import torch
 from tiny_shape import SHAPE
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fastspec import Engine, EngineConfig
 from fastspec.bench import peer
 from fastspec.bench.__main__ import main
+from fastspec.bench.engine import ModelSide
 from fastspec.bench.sides import Point, Result, Run, first_difference, measure
+from fastspec.bench.trace import trace_json, trace_text, try_trace
 
 
 @pytest.fixture
@@ -80,6 +84,59 @@ def test_model_beside_transformers(tiny_model_dir: Path, capsys: pytest.CaptureF
         assert point["differences"] == {"ngram": None, "transformers": None}
         for side in point["sides"].values():
             assert side["tokens_per_second"] > 0
+
+
+def test_kernels_of_a_cpu_are_not_traced(shape: str, tiny_model_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    common = ["--rate", 0.1, "--repeat", 1, "--dtype", "float32"]
+    found = run_json(capsys, "--shape", shape, "--points", "1x64", "--steps", 2, *common)
+    assert "trace" not in found["points"][0]["sides"]["plain"]
+
+    engine = Engine(EngineConfig(model=str(tiny_model_dir)))
+    side = ModelSide(engine, lambda point: [[1, 2, 3]] * point.batch, 4)
+    reason = try_trace(lambda: side.trace(Point(2, 3), 2))
+    assert isinstance(reason, str)
+    assert "no kernels" in reason
+    assert trace_json(reason) == {"not_traced": reason}
+    assert reason in trace_text(Point(2, 3), "plain", reason)
+    assert not engine.has_work()  # what was not traced was not begun
+
+
+def test_a_trace_as_json() -> None:
+    kernel = SimpleNamespace(name="norm", launches=57.0, milliseconds=0.25, share=0.125)
+    times = {"milliseconds": 2.0, "busy_milliseconds": 1.5}
+    idle = {"idle_inside_milliseconds": 0.375, "idle_between_milliseconds": 0.125}
+    trace: Any = SimpleNamespace(steps=3, **times, **idle, kernels=[kernel])
+    assert trace_json(trace) == {
+        "steps": 3,
+        "ms_per_step": 2.0,
+        "busy_ms": 1.5,
+        "idle_inside_ms": 0.375,
+        "idle_between_ms": 0.125,
+        "kernels": [{"name": "norm", "launches_per_step": 57.0, "ms_per_step": 0.25, "share": 0.125}],
+    }
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("what", ["shape", "model"])
+def test_kernels_of_a_gpu_are_traced(
+    what: str, shape: str, tiny_model_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    which = ["--shape", shape, "--steps", 3] if what == "shape" else ["--model", tiny_model_dir, "--max-tokens", 12]
+    options = ["--batch", "1,3", "--context", 40, "--repeat", 2, "--rate", 1, "--dtype", "float32"]
+    found = run_json(capsys, *which, *options, "--device", "cuda:0", "--trace-steps", 4)
+    config = SHAPE if what == "shape" else json.loads((tiny_model_dir / "config.json").read_text())
+    for point in found["points"]:
+        trace = point["sides"]["plain"]["trace"]
+        assert trace["steps"] == 4, trace
+        parts = trace["busy_ms"] + trace["idle_inside_ms"] + trace["idle_between_ms"]
+        assert parts == pytest.approx(trace["ms_per_step"])
+        assert trace["busy_ms"] > 0 < trace["idle_inside_ms"]
+        launches = {kernel["name"]: kernel["launches_per_step"] for kernel in trace["kernels"]}
+        assert launches["step_end_kernel"] == 1
+        assert launches["rope_store_kernel"] == config["num_hidden_layers"]
+        assert sum(kernel["share"] for kernel in trace["kernels"]) == pytest.approx(
+            trace["busy_ms"] / trace["ms_per_step"], rel=0.05
+        )
 
 
 def test_a_difference_is_told() -> None:
@@ -158,6 +215,7 @@ def test_importing_brings_no_torch() -> None:
     [
         (["--shape", "qwen9", "--rate", "1"], "qwen2.5-7b"),
         (["--shape", "qwen3-8b", "--steps", "0"], "--steps"),
+        (["--shape", "qwen3-8b", "--trace-steps", "-1"], "--trace-steps"),
         (["--model", "nowhere", "--synthetic-rows", "2"], "--shape"),
         (["--shape", "qwen3-8b", "--device", "cpu:reference", "--compare", "transformers"], "cpu:reference"),
     ],

@@ -364,6 +364,7 @@ def test_bench_refuses_impossible_acceptance(run_cli: RunCli, tiny_model_dir: Pa
         (["--max-tokens", "1"], "--max-tokens"),
         (["--batch", "8", "--max-num-seqs", "2"], "--max-num-seqs"),
         (["--repeat", "0"], "--repeat"),
+        (["--trace-steps", "-1"], "--trace-steps"),
     ],
 )
 def test_bench_refuses(run_cli: RunCli, tiny_model_dir: Path, options: list[str], word: str) -> None:

@@ -5,8 +5,10 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "backend/cuda/cuda_context.h"
+#include "backend/cuda/kernel_recorder.h"
 #include "backend/device.h"
 
 namespace fastspec::cuda {
@@ -28,6 +30,8 @@ class CudaDevice final : public Device {
   bool is_asynchronous() const override { return true; }
   void synchronize() override { context_->synchronize(); }
   DeviceTimes times() const override { return context_->times(); }
+  void start_trace() override { start_recording_kernels(); }
+  std::vector<DeviceSpan> stop_trace() override { return stop_recording_kernels(context_->ordinal()); }
   std::size_t available_bytes() const override { return context_->available_bytes(); }
   std::size_t total_bytes() const override { return context_->total_bytes(); }
   bool has_graphs() const override { return true; }

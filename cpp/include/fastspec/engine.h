@@ -4,6 +4,7 @@
 #include <fastspec/config.h>
 #include <fastspec/error.h>
 #include <fastspec/request.h>
+#include <fastspec/step_trace.h>
 #include <fastspec/tokenizer.h>
 #include <fastspec/version.h>
 
@@ -132,6 +133,12 @@ class Engine {
 
   EngineStats stats() const;  // safe from any thread
   void reset_stats();
+  /// From here to stop_trace() every kernel that the GPU runs is recorded; for one engine of a process at a time.
+  /// @throws Error(kUnsupported) saying why there can be no record: a CPU, no CUPTI.
+  void start_trace();
+  /// What the last `max_steps` whole steps since start_trace() cost; the first better count not: the device waited
+  /// while the record started. @throws Error(kUnsupported) where no whole step was seen.
+  StepTrace stop_trace(int max_steps);
   const EngineInfo& info() const;
   const EngineConfig& config() const;
   std::shared_ptr<const Tokenizer> tokenizer() const;  // nullptr when the directory has no tokenizer.json

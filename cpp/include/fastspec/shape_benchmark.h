@@ -27,7 +27,7 @@ struct ShapeBenchmarkConfig {
 
   /// @throws Error(kInvalidArgument).
   void validate() const;
-  /// Tokens that a sequence may grow by in measure().
+  /// Tokens that a sequence may grow by in measure(), and with one repetition in trace().
   int growth(int steps, int repetitions) const;
 };
 
@@ -67,6 +67,9 @@ class ShapeBenchmark {
   /// runs of `steps`. @param speculative with the config's synthetic rows and acceptance.
   /// @throws Error(kOutOfMemory, kInvalidArgument) for a point beyond the config.
   ShapePoint measure(int batch, int context, int steps, int repetitions, bool speculative = false);
+  /// Where the time of such steps goes, kernel by kernel, in a run of its own: recording slows the host.
+  /// @throws Error(kUnsupported) as Engine::start_trace, else as measure().
+  StepTrace trace(int batch, int context, int steps, bool speculative = false);
   /// Records the passes of all batches of up to `batch` sequences. @returns what that took: `graphs`, `graph_bytes`,
   /// `graph_capture_seconds`, and `step_seconds` with the first passes that go before each recording.
   EngineStats record_graphs(int batch);
@@ -75,6 +78,9 @@ class ShapeBenchmark {
   static constexpr int kWarmUpSteps = 5;
 
  private:
+  /// Sequences with room for `growth` more tokens, ready to decode.
+  std::vector<RequestId> start_sequences(int batch, int context, int growth, bool speculative);
+  void end_sequences(const std::vector<RequestId>& ids);
   /// Milliseconds a step.
   double run_steps(int steps, const ShapePoint& point);
 

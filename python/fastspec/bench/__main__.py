@@ -12,6 +12,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from fastspec import (
 from fastspec.bench import report
 from fastspec.bench.engine import ModelSide, ShapeSide
 from fastspec.bench.sides import Point, Side, measure
+from fastspec.bench.trace import HEADING, trace_json, trace_text, try_trace
 
 _PASSAGE = (
     "The harbour was quiet that morning. Three grey boats lay at the quay, and an old man mended a net in the pale "
@@ -81,6 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     how.add_argument("--synthetic-acceptance", type=float, default=0.0, help="of these accepted a step: SYNTHETIC")
     how.add_argument("--transformers-way", action="append", help="only this one: graph, static or dynamic; repeatable")
     how.add_argument("--rate", type=float, default=0.0, help="TB/s of the roofline; 0: measured where torch is there")
+    how.add_argument("--trace-steps", type=int, default=10, help="on a GPU: steps recorded kernel by kernel; 0: none")
     how.add_argument("--json", action="store_true", help="print one object")
     return parser
 
@@ -106,6 +109,10 @@ def _run(options: argparse.Namespace) -> None:
     for name in ("repeat", "steps", "max_tokens"):
         if getattr(options, name) < 1:
             raise InvalidArgumentError(f"--{name.replace('_', '-')}: must be positive")
+    if options.trace_steps < 0:
+        raise InvalidArgumentError("--trace-steps: must not be negative")
+    if options.device.startswith("cpu"):
+        options.trace_steps = 0
     if options.compare and options.device == "cpu:reference":
         raise InvalidArgumentError("--compare: transformers has no cpu:reference")
     rate = 1e12 * options.rate or _measured_rate(options.device)
@@ -129,8 +136,24 @@ def _run(options: argparse.Namespace) -> None:
             if not options.json:
                 bar.clear()
                 print(report.point_text(point, results, rate), flush=True)
+    if options.trace_steps:
+        _trace(options, sides, measured)
     if options.json:
         print(json.dumps({**heading, "points": measured}, indent=2))
+
+
+def _trace(options: argparse.Namespace, sides: list[Side], measured: list[dict[str, Any]]) -> None:
+    """Behind all timed runs, so that nothing of CUPTI is in the process while they run."""
+    if not options.json:
+        print(HEADING)
+    for point, result in zip(options.points, measured, strict=True):
+        for side in sides:
+            if not isinstance(side, (ShapeSide, ModelSide)):
+                continue
+            traced = try_trace(partial(side.trace, point, options.trace_steps))
+            result["sides"][side.name]["trace"] = trace_json(traced)
+            if not options.json:
+                print(trace_text(point, side.name, traced), flush=True)
 
 
 def _progress(total: int) -> Any:
@@ -170,7 +193,7 @@ def _shape_sides(options: argparse.Namespace) -> list[Side]:
         synthetic_rows=options.synthetic_rows,
         synthetic_acceptance=options.synthetic_acceptance,
     )
-    growth = config.growth(options.steps, 1)
+    growth = max(config.growth(options.steps, 1), config.growth(options.trace_steps, 1))
     config.max_batch = max(point.batch for point in options.points)
     config.max_length = max(point.context for point in options.points) + growth
     config.max_num_slots = max(point.batch * (point.context + growth) for point in options.points)

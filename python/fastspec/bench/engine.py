@@ -14,6 +14,7 @@ from fastspec._fastspec import (
     SamplingParams,
     ShapeBenchmark,
     ShapePoint,
+    StepTrace,
 )
 from fastspec.bench.sides import Point, Run
 from fastspec.errors import FastSpecError
@@ -59,6 +60,10 @@ class ShapeSide:
         stats = self._last.stats
         return Run(self._last.median_milliseconds, stats.generated_tokens / stats.steps)
 
+    def trace(self, point: Point, steps: int) -> StepTrace:
+        """Records `steps` decoding steps from the point on."""
+        return self._benchmark.trace(point.batch, point.context, steps, self._speculative)
+
     def finish(self) -> dict[str, object]:
         """Verbs and bytes of the last run."""
         assert self._last is not None
@@ -94,11 +99,8 @@ class ModelSide:
     def run(self) -> Run:
         """Prompts, then decoding, which alone is timed: it begins when every sequence has its first token."""
         engine = self._engine
-        place = {engine.submit(request): i for i, request in enumerate(self._requests)}
-        token_ids: list[list[int]] = [[] for _ in place]
         start = time.perf_counter()
-        while not all(token_ids):
-            self._step(place, token_ids)
+        place, token_ids = self._decode_first_tokens()
         self._prompt_seconds = time.perf_counter() - start
         before = sum(map(len, token_ids))
         engine.reset_stats()
@@ -108,6 +110,31 @@ class ModelSide:
         seconds = time.perf_counter() - start
         steps = max(engine.stats().steps, 1)
         return Run(1e3 * seconds / steps, (sum(map(len, token_ids)) - before) / steps, token_ids)
+
+    def _decode_first_tokens(self) -> tuple[dict[int, int], list[list[int]]]:
+        """Submits the requests and runs the prompts. Returns each request's place and what it has decoded."""
+        place = {self._engine.submit(request): i for i, request in enumerate(self._requests)}
+        token_ids: list[list[int]] = [[] for _ in place]
+        while not all(token_ids):
+            self._step(place, token_ids)
+        return place, token_ids
+
+    def trace(self, point: Point, steps: int) -> StepTrace:
+        """Records `steps` of the decoding steps, or as many as there are."""
+        self._point = point
+        self._requests = self._make_requests(self._max_tokens)
+        self._engine.start_trace()  # the prompts' passes are recorded too, and not counted
+        place, token_ids = self._decode_first_tokens()
+        done = 0
+        while done < steps and self._engine.has_work():
+            self._step(place, token_ids)
+            done += 1
+        trace = self._engine.stop_trace(max(1, done))
+        for request in place:
+            self._engine.cancel(request)
+        while self._engine.has_work():
+            self._engine.step()
+        return trace
 
     def _step(self, place: dict[int, int], token_ids: list[list[int]]) -> None:
         outputs: list[Output] = []

@@ -100,6 +100,12 @@ TEST_F(ShapeBenchmarkTest, RefusesPointsBeyondItsMemory) {
   expect_error(ErrorCode::kOutOfMemory, {"of 3 sequences"}, [&] { benchmark.measure(4, 60, 4, 3); });
 }
 
+TEST_F(ShapeBenchmarkTest, WhatCannotBeTracedCanStillBeMeasured) {
+  ShapeBenchmark benchmark(config_);
+  expect_error(ErrorCode::kUnsupported, {"cpu", "no kernels"}, [&] { benchmark.trace(1, 60, 4); });
+  EXPECT_EQ(benchmark.measure(1, 60, 4, 1).stats.steps, 4);
+}
+
 TEST_F(ShapeBenchmarkTest, RefusesUnknownShapes) {
   config_.shape = "qwen9";
   expect_error(ErrorCode::kNotFound, {"qwen9", "qwen2.5-7b"}, [&] { ShapeBenchmark benchmark(config_); });
