@@ -239,7 +239,7 @@ void bench_sampling(Backend& backend, int repetitions) {
       float confidence;
       ProposeParams propose;
       propose.logits = matrix;
-      propose.rules = &item.rule;
+      backend.ops->set_rules({&item.rule, 1, kVocab});
       propose.positions = &i;
       propose.tokens = &proposal;
       propose.confidences = &confidence;

@@ -61,7 +61,10 @@ class IdleOps final : public Ops {
     }
   }
   void await_accept() override {}
+  int set_rules(const ProposalRules&) override { return 0; }
   void propose(const ProposeParams&) override {}
+  void grow_beam(const GrowBeamParams&) override {}
+  void await_proposals() override {}
   DType activation_dtype() const override { return DType::kFloat32; }
 };
 

@@ -28,7 +28,19 @@ class InterceptedOps : public Ops {
     inner_->await_accept();
     after();
   }
+  int set_rules(const ProposalRules& rules) override {
+    before();
+    const int rule_class = inner_->set_rules(rules);
+    after();
+    return rule_class;
+  }
   void propose(const ProposeParams& params) override { run(&Ops::propose, params); }
+  void grow_beam(const GrowBeamParams& params) override { run(&Ops::grow_beam, params); }
+  void await_proposals() override {
+    before();
+    inner_->await_proposals();
+    after();
+  }
   DType activation_dtype() const override { return inner_->activation_dtype(); }
   std::size_t workspace_bytes(const WorkspaceLimits& limits) const override { return inner_->workspace_bytes(limits); }
   void reserve(const WorkspaceLimits& limits) override { inner_->reserve(limits); }

@@ -38,8 +38,14 @@ class Ops {
   virtual void accept(const AcceptParams& params) = 0;
   /// Waits for the last accept(), if one was issued and not waited for: its results can be read.
   virtual void await_accept() = 0;
-  /// Proposals of a draft model; readable by the host when it returns.
+  /// Says which rules the calls of propose() that follow are under, those in recordings too. The rules and what they
+  /// point to stay as they are until await_proposals(). @returns their class: which work they ask for. What was
+  /// recorded under rules of one class serves no other.
+  virtual int set_rules(const ProposalRules& rules) = 0;
   virtual void propose(const ProposeParams& params) = 0;
+  virtual void grow_beam(const GrowBeamParams& params) = 0;
+  /// Waits for what was issued: results of propose() and grow_beam() in the host's memory can be read.
+  virtual void await_proposals() = 0;
 
   /// Element type of activations (Matrix) that this backend computes in.
   virtual DType activation_dtype() const = 0;

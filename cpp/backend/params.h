@@ -243,21 +243,65 @@ struct AcceptParams {
   int num_trees = 0;
 };
 
+/// The rules of the sequences that draft together.
+struct ProposalRules {
+  const SamplingRule* rules = nullptr;  // [num_rules]
+  int num_rules = 0;
+  int num_columns = 0;  // of the logits
+};
+
 constexpr TokenId kNoToken = -1;  // in place of a proposal where filters leave fewer than top_k tokens; confidence 0
 
-/// One proposal of a draft model at one row: the top-k tokens by perturbed score under the rule (coupled drafting).
+/// Proposals of a draft model: at each row the top-k tokens by perturbed score under its rule (coupled drafting), see
+/// Ops::set_rules. Arrays are device memory; the results may be memory of Device::allocate_host().
 struct ProposeParams {
-  Matrix logits;                               // [rows, vocab_size]; not changed
-  const SamplingRule* rules = nullptr;         // [rows]
-  const std::int32_t* positions = nullptr;     // [rows] position of the token to be proposed
-  const TokenId* const* paths = nullptr;       // [rows] tokens drafted before this row, after the committed ones
-  const std::int32_t* path_lengths = nullptr;  // [rows]
+  Matrix logits;                            // [rows, num_columns]; penalties and bias may be added in place
+  int rows_per_rule = 1;                    // row r has rule r / rows_per_rule; without a rule nothing is proposed
+  const std::int32_t* positions = nullptr;  // [rows] of the row's own token; what is proposed follows it
+  const TokenId* paths = nullptr;  // [rows, path_length] tokens after the committed ones, the row's own the last
+  int path_length = 0;
   int top_k = 1;
   TokenId* tokens = nullptr;     // [rows, top_k], best first
   float* confidences = nullptr;  // [rows, top_k] softmax of the (perturbed, filtered) scores
-  /// [vocab_size], ascending, in device memory: the token that each column of the logits stands for, by which its noise
-  /// is keyed. Everything else here, rules and paths included, then speaks of columns. Null = tokens are columns.
+  /// [num_columns], ascending: the token that each column of the logits stands for, by which its noise is keyed.
+  /// Everything else here, rules and paths included, then speaks of columns. Null = tokens are columns.
   const TokenId* token_ids = nullptr;
 };
+
+/// A drafted node as the host reads it.
+struct BeamNode {
+  TokenId token = 0;
+  std::int32_t parent = 0;  // its place in the level above
+  float confidence = 0;     // of the token after its parent, at most 1; 0 = there is no such node
+};
+
+/// Makes the next level of draft trees: of each tree the `width` best children of its nodes by score, then by earlier
+/// parent, then by rank. A child's score is its parent's plus the natural logarithm, in double, of its confidence.
+/// Where there are fewer children the rest of the level does not exist: it has token 0, confidence 0 and score -inf,
+/// valid slots and paths, and so have its children. A node's place in its level decides its slot, so only what is
+/// listed here depends on what was drafted. Arrays are device memory; `nodes` may be memory of Device::allocate_host().
+struct GrowBeamParams {
+  int num_trees = 0;
+  int num_parents = 0;  // of each tree
+  int width = 0;        // children of each tree
+  int top_k = 0;
+  int depth = 0;  // of the parents; 0 = roots, of which there is one a tree
+  // Of the parents, trees one after another.
+  const TokenId* proposals = nullptr;  // [num_trees, num_parents, top_k] columns, best first; kNoToken = none
+  const float* confidences = nullptr;  // [num_trees, num_parents, top_k]
+  const double* scores = nullptr;      // [num_trees, num_parents]; null = 0
+  const Slot* slots = nullptr;         // [num_trees, num_parents]
+  const Slot* ancestors = nullptr;     // [num_trees, num_parents, depth - 1] slots below the root, root's side first
+  const TokenId* paths = nullptr;      // [num_trees, num_parents, depth] columns
+  const TokenId* token_ids = nullptr;  // as in ProposeParams
+  // Of the children, written. Null where the level is the last: all but `nodes`.
+  TokenId* child_tokens = nullptr;  // [num_trees, width]
+  double* child_scores = nullptr;   // [num_trees, width]
+  Slot* child_ancestors = nullptr;  // [num_trees, width, depth]
+  TokenId* child_paths = nullptr;   // [num_trees, width, depth + 1] columns
+  BeamNode* nodes = nullptr;        // [num_trees, width]
+};
+
+constexpr int kMaxBeamWidth = 256;  // nodes of a level of a tree
 
 }  // namespace fastspec

@@ -13,7 +13,15 @@ StandaloneDrafter::StandaloneDrafter(const ModelConfig& config, Weights weights,
       backend_(backend),
       transformer_(config, std::move(weights), backend, limits.pass.max_rows, limits.pass.max_sequences),
       kv_(*backend.device, transformer_.kv_shape(dtype), limits.num_pages, limits.page_size),
-      passes_(backend, transformer_, kv_, limits.pass, Slot{limits.num_pages} * limits.page_size - 1, limits.graphs) {}
+      passes_(backend, transformer_, kv_, limits.pass, Slot{limits.num_pages} * limits.page_size - 1, limits.graphs) {
+  const auto sequences = static_cast<std::size_t>(limits.pass.max_sequences);
+  Device& device = *backend.device;
+  positions_ = device.allocate(sequences * sizeof(std::int32_t), "positions of a draft");
+  paths_ =
+      device.allocate(sequences * static_cast<std::size_t>(limits.max_drafted) * sizeof(TokenId), "drafted chains");
+  tokens_ = device.allocate_host(sequences * sizeof(TokenId), "drafted tokens");
+  confidences_ = device.allocate_host(sequences * sizeof(float), "confidences of drafted tokens");
+}
 
 Matrix StandaloneDrafter::forward(std::span<const Rows> rows) {
   constexpr int kUsualRows = 2;  // the root, and the last token of a chain that was accepted whole
@@ -72,6 +80,22 @@ StandaloneDrafter::Rows StandaloneDrafter::rows_of(const DraftRequest& request) 
           .version = request.version};
 }
 
+void StandaloneDrafter::propose(const Matrix& logits, const Level& level) {
+  Device& device = *backend_.device;
+  device.copy_to_device(positions_.data(), level.positions.data(), level.positions.size() * sizeof(std::int32_t));
+  if (!level.paths.empty()) {
+    device.copy_to_device(paths_.data(), level.paths.data(), level.paths.size() * sizeof(TokenId));
+  }
+  backend_.ops->propose({.logits = logits,
+                         .positions = positions_.as<const std::int32_t>(),
+                         .paths = paths_.as<const TokenId>(),
+                         .path_length = level.path_length,
+                         .top_k = 1,
+                         .tokens = tokens_.as<TokenId>(),
+                         .confidences = confidences_.as<float>()});
+  backend_.ops->await_proposals();
+}
+
 void StandaloneDrafter::draft(std::span<const DraftRequest> requests, std::span<TokenTree> trees) {
   const std::size_t count = requests.size();
   std::vector<std::vector<TokenId>> drafted(count);  // committed tokens, then the chain
@@ -89,11 +113,10 @@ void StandaloneDrafter::draft(std::span<const DraftRequest> requests, std::span<
     drafted[i].assign(request.tokens.begin(), request.tokens.end());
     active.push_back(i);
   }
+  std::vector<SamplingRule> rules;
   for (int level = 0; !active.empty(); ++level) {
     std::vector<Rows> rows;
-    std::vector<SamplingRule> rules;
-    std::vector<std::int32_t> positions;
-    std::vector<const TokenId*> paths;
+    Level proposals{.path_length = level};
     for (const std::size_t i : active) {
       const DraftRequest& request = requests[i];
       const int end = static_cast<int>(drafted[i].size());
@@ -103,27 +126,23 @@ void StandaloneDrafter::draft(std::span<const DraftRequest> requests, std::span<
       next.first = first;
       next.end = end;
       next.wants_logits = true;
-      rules.push_back(request.rule);
-      positions.push_back(end);
-      paths.push_back(drafted[i].data() + request.tokens.size());
+      proposals.positions.push_back(end - 1);
+      proposals.paths.insert(proposals.paths.end(), drafted[i].begin() + std::ssize(request.tokens), drafted[i].end());
     }
     const Matrix logits = forward(rows);
+    if (rules.size() != active.size()) {  // the first level, or a chain has ended
+      rules.clear();
+      for (const std::size_t i : active) rules.push_back(requests[i].rule);
+      backend_.ops->set_rules({rules.data(), static_cast<int>(rules.size()), logits.cols});
+    }
+    propose(logits, proposals);
     for (const std::size_t i : active) {
       State& state = states_[requests[i].seq];
       state.kv_len = static_cast<int>(requests[i].tokens.size());
       state.written = static_cast<int>(drafted[i].size());
     }
-    std::vector<TokenId> tokens(active.size());
-    std::vector<float> confidences(active.size());
-    const std::vector<std::int32_t> path_lengths(active.size(), level);
-    backend_.ops->propose({.logits = logits,
-                           .rules = rules.data(),
-                           .positions = positions.data(),
-                           .paths = paths.data(),
-                           .path_lengths = path_lengths.data(),
-                           .top_k = 1,
-                           .tokens = tokens.data(),
-                           .confidences = confidences.data()});
+    const auto* tokens = tokens_.as<const TokenId>();
+    const auto* confidences = confidences_.as<const float>();
     std::vector<std::size_t> still_active;
     for (std::size_t k = 0; k < active.size(); ++k) {
       const std::size_t i = active[k];

@@ -50,12 +50,20 @@ class StandaloneDrafter final : public Drafter {
     int end = 0;
     bool wants_logits = false;
   };
+  /// What proposals of one level are asked for, beside logits.
+  struct Level {
+    int path_length = 0;
+    std::vector<std::int32_t> positions = {};
+    std::vector<TokenId> paths = {};
+  };
   struct State {
     int kv_len = 0;   // leading committed tokens whose draft K/V is right
     int written = 0;  // and up to here that of the chain drafted in this step
   };
 
   Matrix forward(std::span<const Rows> rows);
+  /// Into tokens_ and confidences_, which can be read.
+  void propose(const Matrix& logits, const Level& level);
   /// The tokens and pages of a request; rows are the caller's to choose.
   Rows rows_of(const DraftRequest& request) const;
   /// False when one of the tokens is beyond the draft's vocabulary: such a sequence runs plain.
@@ -71,6 +79,8 @@ class StandaloneDrafter final : public Drafter {
   KvPool kv_;
   PassRunner passes_;
   RowBatch batch_;
+  Buffer positions_, paths_;     // of proposals, on the device
+  Buffer tokens_, confidences_;  // proposals, read by the host
   std::unordered_map<SeqId, State> states_;
 };
 

@@ -50,15 +50,19 @@ std::size_t PassBuffers::array_bytes(const PassLimits& limits) {
 
 std::size_t PassBuffers::device_bytes(const PassLimits& limits) {
   // Tables have places of their own, and lists that name their entries may take as many again.
-  const std::size_t entries = static_cast<std::size_t>(limits.max_list_entries) * (limits.page_tables ? 2 : 1);
-  return array_bytes(limits) + entries * sizeof(Slot);
+  const std::int64_t entries = limits.max_list_entries + tables_of(limits).entries;
+  return array_bytes(limits) + static_cast<std::size_t>(entries) * sizeof(Slot);
+}
+
+PassLimits::Tables PassBuffers::tables_of(const PassLimits& limits) {
+  return limits.tables.value_or(PassLimits::Tables{limits.max_sequences, limits.max_list_entries});
 }
 
 PassBuffers::PassBuffers(Device& device, const PassLimits& limits)
     : device_(device),
       limits_(limits),
-      table_entries_(limits.page_tables ? limits.max_list_entries / limits.max_sequences : 0),
-      places_(static_cast<std::size_t>(limits.page_tables ? limits.max_sequences : 0)),
+      table_entries_(tables_of(limits).entries / std::max(tables_of(limits).count, 1)),
+      places_(static_cast<std::size_t>(tables_of(limits).count)),
       last_places_(places_.size(), 0) {
   const std::size_t bytes = array_bytes(limits);
   host_ = device.allocate_host(bytes, "staging of pass arrays");
@@ -128,7 +132,7 @@ void PassBuffers::place_lists(const RowBatch& batch, bool staged) {
     device_.copy_to_device(device_entries_.as<Slot>() + own_begin, entries.data(), entries.size() * sizeof(Slot));
   }
   for (std::size_t i = 0; i < lists_.size(); ++i) {
-    if (batch.kv.tables.empty() || batch.kv.tables[i].pages == nullptr) {
+    if (i >= batch.kv.tables.size() || batch.kv.tables[i].pages == nullptr) {
       lists_[i].offset += own_begin;
       continue;
     }

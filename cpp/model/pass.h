@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "backend/device.h"
@@ -33,7 +34,13 @@ struct PassLimits {
   int max_rows = 0;
   int max_sequences = 0;
   std::int64_t max_list_entries = 0;  // page ids of all sequences together
-  bool page_tables = true;            // batches may have page tables, whose memory is taken beforehand
+  struct Tables {
+    int count = 0;
+    std::int64_t entries = 0;  // of all of them together
+  };
+  /// What batches have of page tables, whose memory is taken beforehand; unset: one a sequence, max_list_entries in
+  /// all.
+  std::optional<Tables> tables;
 };
 
 /// Brings a batch to `num_rows`, `num_logit_rows` and `num_sequences`: by rows of token 0 that belong to no sequence
@@ -67,6 +74,7 @@ class PassBuffers {
     std::uint64_t last_use = 0;
   };
   static std::size_t array_bytes(const PassLimits& limits);
+  static PassLimits::Tables tables_of(const PassLimits& limits);
   template <typename T>
   const T* lay(const std::vector<T>& values);
   Pass lay_out(const RowBatch& batch, bool staged);

@@ -36,7 +36,7 @@ struct PageTable {
 struct SlotLists {
   std::vector<KvList> lists;      // [num_sequences]
   std::vector<Slot> entries;      // page ids or slots, sequences one after another
-  std::vector<PageTable> tables;  // empty, or [num_sequences]: where one has pages, they stand for entries of its list
+  std::vector<PageTable> tables;  // of the first lists: where one has pages, they stand for entries of its list
 };
 
 /// K and V of a token going from one slot to another.

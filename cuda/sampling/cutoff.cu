@@ -117,8 +117,9 @@ __global__ void __launch_bounds__(kSamplingThreads) cutoff_kernel(SamplingBatch 
   __shared__ SortKey keys[kMaxGathered];
   __shared__ DigitCounts digits;
   const int filter_row = static_cast<int>(blockIdx.y);
-  const int task_index = batch.filtered_tasks[filter_row];
-  const RowTask task = batch.tasks[task_index];
+  const int task_index = filtered_task(batch, filter_row);
+  const RowTask task = task_at(batch, task_index);
+  if (is_idle(batch, task) || task.filter_row < 0) return;
   const DeviceRule rule = batch.rules[task.rule];
   const RowStatistics statistics = final_statistics(batch, task_index);
   if (is_hopeless(statistics) || is_greedy(statistics, rule)) return;

@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kWarps* kWarpSize)
   confidences += std::int64_t{task_index} * top_k;
   const bool writes = threadIdx.x % kWarpSize == 0;
   int found = 0;
-  if (!is_hopeless(final_statistics(batch, task_index))) {
+  if (!is_idle(batch, task_at(batch, task_index)) && !is_hopeless(final_statistics(batch, task_index))) {
     const std::int64_t place = std::int64_t{slice_task} * batch.num_chunks;
     float best = 0;
     float sum = 1;

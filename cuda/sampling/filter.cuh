@@ -39,6 +39,11 @@ __device__ __forceinline__ std::uint64_t mass_target(float top_p, std::uint64_t 
   return static_cast<std::uint64_t>(ceil(static_cast<double>(fmaxf(top_p, 0.0f)) * static_cast<double>(total)));
 }
 
+/// The task of a row of the filter arrays.
+__device__ __forceinline__ int filtered_task(const SamplingBatch& batch, int filter_row) {
+  return batch.filtered_tasks != nullptr ? batch.filtered_tasks[filter_row] : batch.first_task + filter_row;
+}
+
 /// Whether this block is the last of a row's chunks to get here; resets the counter then. What the other blocks wrote
 /// before is visible to the last.
 __device__ __forceinline__ bool is_last_arrival(unsigned* arrivals, int num_chunks) {

@@ -115,8 +115,9 @@ __device__ void find_bins(const SamplingBatch& batch, const DeviceRule& rule, in
 __global__ void __launch_bounds__(kSamplingThreads) histogram_kernel(SamplingBatch batch) {
   __shared__ Histogram histogram;
   const int filter_row = static_cast<int>(blockIdx.y);
-  const int task_index = batch.filtered_tasks[filter_row];
-  const RowTask task = batch.tasks[task_index];
+  const int task_index = filtered_task(batch, filter_row);
+  const RowTask task = task_at(batch, task_index);
+  if (is_idle(batch, task) || task.filter_row < 0) return;
   const DeviceRule rule = batch.rules[task.rule];
   const RowStatistics statistics = final_statistics(batch, task_index);
   if (is_hopeless(statistics) || is_greedy(statistics, rule)) return;  // nothing is filtered; so in every block

@@ -21,6 +21,29 @@ __device__ __forceinline__ Row make_row(const float* logits, int size) {
   return {logits, size, reinterpret_cast<std::uintptr_t>(logits) % 16 == 0};
 }
 
+/// A task as the host packed it, or what the row and the rule of a proposal make.
+__device__ __forceinline__ RowTask task_at(const SamplingBatch& batch, int index) {
+  if (batch.tasks != nullptr) return batch.tasks[index];
+  RowTask task{};
+  task.logits_row = index;
+  task.rule = index / batch.rows_per_rule;
+  const DeviceRule& rule = batch.rules[task.rule];
+  task.position = static_cast<std::uint32_t>(batch.positions[index] + 1);
+  task.first_path = index * batch.path_length;
+  task.path_length = batch.path_length;
+  task.adjusted_row = -1;
+  task.filter_row = rule.filters ? index - batch.first_task : -1;
+  task.penalises = rule.penalises && (rule.num_counts > 0 || batch.path_length > 0);
+  task.forbids = rule.num_forbidden > 0 && batch.path_length < rule.num_forbidding;
+  task.proposes = rule.is_used;
+  return task;
+}
+
+/// Whether a row has nothing to propose, whatever its logits are.
+__device__ __forceinline__ bool is_idle(const SamplingBatch& batch, const RowTask& task) {
+  return batch.tasks == nullptr && !task.proposes;
+}
+
 __device__ __forceinline__ Row raw_row(const SamplingBatch& batch, const RowTask& task) {
   const float* logits = static_cast<const float*>(batch.logits.data) + task.logits_row * batch.logits.stride;
   return make_row(logits, batch.logits.cols);
@@ -117,11 +140,11 @@ __device__ __forceinline__ RowStatistics raw_statistics(const SamplingBatch& bat
 
 /// After penalties, bias and forbidden tokens; has_nan also where the logits as they came hold one.
 __device__ __forceinline__ RowStatistics final_statistics(const SamplingBatch& batch, int task_index) {
-  const RowTask& task = batch.tasks[task_index];
   const RowStatistics raw = raw_statistics(batch, task_index);
-  if (task.adjusted_row < 0) return raw;
-  RowStatistics result = gather_statistics(
-      batch.adjusted_statistics + std::int64_t{task.adjusted_row} * batch.num_chunks, batch.num_chunks);
+  const int adjusted_row = batch.tasks == nullptr ? -1 : batch.tasks[task_index].adjusted_row;
+  if (adjusted_row < 0) return raw;
+  RowStatistics result =
+      gather_statistics(batch.adjusted_statistics + std::int64_t{adjusted_row} * batch.num_chunks, batch.num_chunks);
   result.has_nan = result.has_nan || raw.has_nan;
   return result;
 }

@@ -1,11 +1,15 @@
 // Drawing tokens on the device: what cpp/backend/cpu/sampling_row.h does for a row, for many rows at once. A call is a
 // sequence of launches over one SamplingBatch; cpp/backend/cuda/sampler.cpp packs it and owns the memory.
 //
-//   launch_statistics   largest logits, NaN, sum of exponentials; penalties, bias and forbidden tokens into a copy
+//   launch_adjustments  proposals only: penalties, bias and forbidden tokens, in place
+//   launch_statistics   largest logits, NaN, sum of exponentials; acceptance: what rules change, into a copy
 //   launch_filters      the cutoff of top-k and top-p, where a row has them
 //   launch_scores       the best tokens of every chunk of a row
 //   launch_draws or launch_proposals
 //   launch_walk, launch_top_logprobs for acceptance
+//   launch_grow_beam behind proposals, for the next level of draft trees
+//
+// Acceptance names every task; proposals are recorded, and read on the device what makes a task of a row.
 //
 // A row of logits is shared out in chunks, one block each; partial results meet in the next launch. Every result is a
 // pure function of its row and rule: sums are integers or have a fixed order. Plain structs; all pointers are device
@@ -26,7 +30,7 @@ constexpr int kMaxGathered = 2048;   // tokens of the bins with the cutoff that 
 constexpr int kMaxTreeNodes = 2048;  // nodes of a tree: it lies in shared memory
 constexpr int kMaxPath = 2048;       // tokens of a path
 
-/// A SamplingRule with places in the batch's arrays for its pointers.
+/// A SamplingRule on the device.
 struct DeviceRule {
   float temperature;
   int top_k;  // 0 = off
@@ -37,9 +41,14 @@ struct DeviceRule {
   float frequency_penalty;
   std::uint32_t sample_index;
   std::uint64_t seed;
-  int first_count, num_counts;
-  int first_bias, num_bias;  // sorted by token
-  int first_forbidden, num_forbidden;
+  const TokenCount* counts;
+  const LogitBias* bias;  // sorted by token
+  const TokenId* forbidden;
+  int num_counts, num_bias, num_forbidden;
+  int num_forbidding;  // drafted tokens before the first with which the forbidden ones may be drawn
+  bool penalises;
+  bool filters;  // the cutoff has to be searched for: top-k or top-p
+  bool is_used;  // false: behind the last rule of a call
 };
 
 /// One row to draw at.
@@ -94,23 +103,26 @@ struct Draw {
 struct SamplingBatch {
   Matrix logits;
   int chunk_size, num_chunks;
-  const RowTask* tasks;       // [num_tasks] of the call
+  const RowTask* tasks;       // [num_tasks] of the call; null for proposals, whose rows are the tasks
   int first_task, num_tasks;  // the slice that a launch works on
   const DeviceRule* rules;
-  const TokenId* tokens;
-  const TokenId* token_ids;  // as in ProposeParams
-  const TokenCount* counts;
-  const LogitBias* bias;
-  const TokenId* forbidden;
+  const TokenId* tokens;  // of paths
+
+  // Proposals: as in ProposeParams.
+  const std::int32_t* positions;
+  int rows_per_rule;
+  int path_length;
+  const TokenId* token_ids;
+
   RowStatistics* statistics;  // [all tasks, num_chunks] of the logits as they came
 
-  const int* adjusted_tasks;  // [num_adjusted] tasks of the slice with an adjusted row
+  const int* adjusted_tasks;  // [num_adjusted] tasks of the slice with an adjusted row; none in proposals
   int num_adjusted;
   std::int64_t adjusted_stride;
   float* adjusted;                     // [num_adjusted, adjusted_stride] logits after penalties, bias, forbidden
   RowStatistics* adjusted_statistics;  // [num_adjusted, num_chunks]
 
-  const int* filtered_tasks;  // [num_filtered] tasks of the slice with top-k or top-p
+  const int* filtered_tasks;  // [num_filtered] tasks of the slice with top-k or top-p; null: all, where they filter
   int num_filtered;
   std::uint32_t* bin_counts;  // [num_filtered, kBins], 0 between launches
   std::uint64_t* bin_masses;  // [num_filtered, kBins], 0 between launches
@@ -124,6 +136,8 @@ struct SamplingBatch {
   Draw* draws;           // [all tasks]
 };
 
+/// Changes the logits of the slice's rows.
+void launch_adjustments(const SamplingBatch& batch, cudaStream_t stream);
 void launch_statistics(const SamplingBatch& batch, cudaStream_t stream);
 void launch_filters(const SamplingBatch& batch, cudaStream_t stream);
 void launch_scores(const SamplingBatch& batch, cudaStream_t stream);
@@ -133,6 +147,9 @@ void launch_draws(const SamplingBatch& batch, cudaStream_t stream);
 /// The `top_k` best tokens of each task of the slice, into tokens and confidences [all tasks, top_k], which may be
 /// mapped host memory. Lists hold at least min(top_k, chunk_size).
 void launch_proposals(const SamplingBatch& batch, int top_k, TokenId* tokens, float* confidences, cudaStream_t stream);
+
+/// See GrowBeamParams.
+void launch_grow_beam(const GrowBeamParams& params, cudaStream_t stream);
 
 /// A tree whose nodes are tasks first_node .. first_node + num_nodes - 1.
 struct DeviceTree {

@@ -139,7 +139,8 @@ __global__ void __launch_bounds__(kSamplingThreads) scores_kernel(SamplingBatch 
   extern __shared__ float4 shared_quads[];
   auto* scores = reinterpret_cast<float*>(shared_quads);  // [chunk_size]
   const int task_index = batch.first_task + static_cast<int>(blockIdx.y);
-  const RowTask task = batch.tasks[task_index];
+  const RowTask task = task_at(batch, task_index);
+  if (is_idle(batch, task)) return;
   const DeviceRule rule = batch.rules[task.rule];
   const RowStatistics statistics = final_statistics(batch, task_index);
   if (is_hopeless(statistics)) return;

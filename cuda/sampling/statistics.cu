@@ -60,7 +60,8 @@ __device__ RowStatistics scan_chunk(const Row& row, int begin, int end, bool wit
 /// Block (chunk, task of the slice).
 __global__ void __launch_bounds__(kSamplingThreads) raw_statistics_kernel(SamplingBatch batch) {
   const int task_index = batch.first_task + static_cast<int>(blockIdx.y);
-  const RowTask task = batch.tasks[task_index];
+  const RowTask task = task_at(batch, task_index);
+  if (is_idle(batch, task)) return;
   const Row row = raw_row(batch, task);
   const int begin = static_cast<int>(blockIdx.x) * batch.chunk_size;
   const int end = min(begin + batch.chunk_size, row.size);
@@ -101,7 +102,7 @@ __device__ void apply_penalties(const SamplingBatch& batch, const RowTask& task,
   for (int i = thread; i < kMaxPath / 32; i += kSamplingThreads) counted[i] = 0;
   __syncthreads();
   for (int i = thread; i < rule.num_counts; i += kSamplingThreads) {
-    TokenCount entry = batch.counts[rule.first_count + i];
+    TokenCount entry = rule.counts[i];
     for (int k = 0; k < task.path_length; ++k) {
       if (path[k] != entry.token) continue;
       entry.in_output += 1;
@@ -124,14 +125,11 @@ __device__ void apply_penalties(const SamplingBatch& batch, const RowTask& task,
   __syncthreads();
 }
 
-/// One block an adjusted row.
-__global__ void __launch_bounds__(kSamplingThreads) adjust_kernel(SamplingBatch batch) {
-  const RowTask task = batch.tasks[batch.adjusted_tasks[blockIdx.x]];
-  const DeviceRule rule = batch.rules[task.rule];
-  float* logits = adjusted_logits(batch, task.adjusted_row);
+/// What the rule does to a row, in one block. NaN stays, so that it is seen later.
+__device__ void adjust_row(const SamplingBatch& batch, const RowTask& task, const DeviceRule& rule, float* logits) {
   const int thread = static_cast<int>(threadIdx.x);
   if (task.penalises) apply_penalties(batch, task, rule, logits);
-  const LogitBias* bias = batch.bias + rule.first_bias;
+  const LogitBias* bias = rule.bias;
   for (int i = thread; i < rule.num_bias; i += kSamplingThreads) {
     if (i > 0 && bias[i - 1].token == bias[i].token) continue;  // added by the first of its token
     float logit = logits[bias[i].token];
@@ -141,17 +139,37 @@ __global__ void __launch_bounds__(kSamplingThreads) adjust_kernel(SamplingBatch 
   __syncthreads();
   if (!task.forbids) return;
   for (int i = thread; i < rule.num_forbidden; i += kSamplingThreads) {
-    logits[batch.forbidden[rule.first_forbidden + i]] = -kInfinity;
+    float& logit = logits[rule.forbidden[i]];
+    if (logit == logit) logit = -kInfinity;
   }
 }
 
+/// One block an adjusted row, which is a copy.
+__global__ void __launch_bounds__(kSamplingThreads) adjust_copies_kernel(SamplingBatch batch) {
+  const RowTask task = batch.tasks[batch.adjusted_tasks[blockIdx.x]];
+  adjust_row(batch, task, batch.rules[task.rule], adjusted_logits(batch, task.adjusted_row));
+}
+
+/// One block a row of proposals, whose logits nobody else reads.
+__global__ void __launch_bounds__(kSamplingThreads) adjust_kernel(SamplingBatch batch) {
+  const RowTask task = task_at(batch, batch.first_task + static_cast<int>(blockIdx.x));
+  if (is_idle(batch, task)) return;
+  float* logits = static_cast<float*>(batch.logits.data) + task.logits_row * batch.logits.stride;
+  adjust_row(batch, task, batch.rules[task.rule], logits);
+}
+
 }  // namespace
+
+void launch_adjustments(const SamplingBatch& batch, cudaStream_t stream) {
+  if (batch.num_tasks == 0) return;
+  adjust_kernel<<<batch.num_tasks, kSamplingThreads, 0, stream>>>(batch);
+}
 
 void launch_statistics(const SamplingBatch& batch, cudaStream_t stream) {
   if (batch.num_tasks == 0) return;
   raw_statistics_kernel<<<dim3(batch.num_chunks, batch.num_tasks), kSamplingThreads, 0, stream>>>(batch);
   if (batch.num_adjusted == 0) return;
-  adjust_kernel<<<batch.num_adjusted, kSamplingThreads, 0, stream>>>(batch);
+  adjust_copies_kernel<<<batch.num_adjusted, kSamplingThreads, 0, stream>>>(batch);
   adjusted_statistics_kernel<<<dim3(batch.num_chunks, batch.num_adjusted), kSamplingThreads, 0, stream>>>(batch);
 }
 

@@ -10,8 +10,10 @@ namespace fastspec::gpu_check {
 void check_layers(Sides& sides, Report& report);
 /// RoPE with K/V writes, attention, slot copies.
 void check_kv_operations(Sides& sides, Report& report);
-/// Accept and propose, on a float32 backend.
+/// Accept, on a float32 backend.
 void check_sampling(Sides& sides, Report& report);
+/// Propose and grow_beam, on a float32 backend.
+void check_proposals(Sides& sides, Report& report);
 /// Whole engines of the tiny model against the reference.
 void check_engines(const std::string& device, Report& report);
 

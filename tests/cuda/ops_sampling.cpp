@@ -1,4 +1,4 @@
-// Cases of accept and propose: random rules, trees and vocabularies against the reference. Draws must be equal except
+// Cases of accept: random rules, trees and vocabularies against the reference. Draws must be equal except
 // where the reference's margin is within float noise, or where moving top-p or min-p by a millionth gives the same.
 #include <algorithm>
 #include <limits>
@@ -7,6 +7,7 @@
 
 #include "cpp/backend/sampling_case.h"
 #include "cuda/ops_cases.h"
+#include "cuda/ops_logits.h"
 
 namespace fastspec::gpu_check {
 
@@ -17,23 +18,6 @@ using test::TreeCase;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNearTie = 1e-4f;
-
-/// Logits on both sides.
-struct Logits {
-  Logits(Sides& sides, std::vector<float> numbers, int vocab_size, int row_padding = 0)
-      : values(std::move(numbers)), vocab(vocab_size), stride(vocab_size + row_padding), buffer(sides.put(values)) {}
-  int rows() const { return static_cast<int>(values.size()) / stride; }
-  Matrix host() { return {values.data(), DType::kFloat32, rows(), vocab, stride}; }
-  Matrix device() const { return {buffer.data(), DType::kFloat32, rows(), vocab, stride}; }
-  bool unchanged(Sides& sides) {
-    return to_bytes(sides.get(buffer, values.size(), DType::kFloat32), DType::kFloat32) ==
-           to_bytes(values, DType::kFloat32);
-  }
-
-  std::vector<float> values;
-  int vocab, stride;
-  Buffer buffer;
-};
 
 /// What a tree gave, or how two results differ.
 std::string difference(const TreeCase& seen, const TreeCase& expected, bool& near_tie) {
@@ -94,13 +78,6 @@ void accept_all(Ops& ops, const Matrix& logits, const std::vector<TreeCase*>& ca
   ops.accept({logits, trees.data(), results.data(), static_cast<int>(trees.size())});
   ops.await_accept();
   for (std::size_t i = 0; i < cases.size(); ++i) cases[i]->result = results[i];
-}
-
-/// The rule with its thresholds moved a little, by `direction`.
-SamplingRule nudged(SamplingRule rule, float direction) {
-  if (rule.top_p < 1) rule.top_p = std::min(0.99999994f, rule.top_p * (1 + direction * 1e-6f) + direction * 1e-7f);
-  rule.min_p *= 1 + direction * 1e-6f;
-  return rule;
 }
 
 /// Draws every tree on both sides and compares.
@@ -266,80 +243,6 @@ Outcome everything_forbidden(Sides& sides) {
   return compare_trees(sides, failing, trees);
 }
 
-/// Proposals of both sides for rows of random rules.
-Outcome propose(Sides& sides, int vocab, int rows, int top_k, float spread, bool pruned, Random& random) {
-  Logits logits(sides, normal(std::size_t(rows) * vocab, spread, random), vocab);
-  std::vector<std::unique_ptr<RandomRule>> owners;
-  std::vector<SamplingRule> rules;
-  std::vector<std::int32_t> positions, lengths;
-  std::vector<std::vector<TokenId>> path_values;
-  for (int row = 0; row < rows; ++row) {
-    owners.push_back(std::make_unique<RandomRule>(vocab, random));
-    rules.push_back(owners.back()->rule);
-    positions.push_back(pick(random, 0, 5000));
-    path_values.emplace_back();
-    for (int i = pick(random, 0, 6); i > 0; --i) path_values.back().push_back(pick(random, 0, vocab - 1));
-    lengths.push_back(static_cast<std::int32_t>(path_values.back().size()));
-  }
-  std::vector<const TokenId*> paths;
-  for (const auto& path : path_values) paths.push_back(path.data());
-  std::vector<TokenId> token_ids;  // every few tokens of a larger vocabulary
-  for (TokenId token = pick(random, 0, 2); static_cast<int>(token_ids.size()) < vocab; token += pick(random, 1, 5)) {
-    token_ids.push_back(token);
-  }
-  const Buffer device_token_ids = sides.put(token_ids);
-  const std::size_t count = std::size_t(rows) * top_k;
-  struct Result {
-    std::vector<TokenId> tokens;
-    std::vector<float> confidences;
-  };
-  const auto run = [&](Ops& ops, const Matrix& matrix, const std::vector<SamplingRule>& with) {
-    Result result{std::vector<TokenId>(count, -9), std::vector<float>(count, -9)};
-    const TokenId* ids = &ops == sides.gpu.ops.get() ? device_token_ids.as<TokenId>() : token_ids.data();
-    ops.propose({matrix, with.data(), positions.data(), paths.data(), lengths.data(), top_k, result.tokens.data(),
-                 result.confidences.data(), pruned ? ids : nullptr});
-    return result;
-  };
-  const Result seen = run(*sides.gpu.ops, logits.device(), rules), expected = run(*sides.cpu.ops, logits.host(), rules);
-  std::vector<Result> moved;
-  for (const float direction : {-1.0f, 1.0f}) {
-    std::vector<SamplingRule> with;
-    for (const SamplingRule& rule : rules) with.push_back(nudged(rule, direction));
-    moved.push_back(run(*sides.cpu.ops, logits.host(), with));
-  }
-  const auto first_wrong = [&](const Result& other, int row) {
-    for (std::size_t i = std::size_t(row) * top_k; i < std::size_t(row + 1) * top_k; ++i) {
-      const float a = seen.confidences[i], b = other.confidences[i];
-      if (seen.tokens[i] != other.tokens[i] || !(std::fabs(a - b) <= 1e-4f * (1e-2f + b))) return static_cast<int>(i);
-    }
-    return -1;
-  };
-  Outcome outcome;
-  for (int row = 0; row < rows; ++row) {
-    ++outcome.compared;
-    const int wrong = first_wrong(expected, row);
-    if (wrong < 0) continue;
-    // Two neighbours that swapped have nearly the same confidence.
-    const bool swapped =
-        std::fabs(seen.confidences[wrong] - expected.confidences[wrong]) <= 2e-4f * expected.confidences[wrong] &&
-        seen.tokens[wrong] != expected.tokens[wrong];
-    if (swapped || first_wrong(moved[0], row) < 0 || first_wrong(moved[1], row) < 0) {
-      ++outcome.near_ties;
-    } else if (outcome.failure.empty()) {
-      const SamplingRule& rule = rules[row];
-      outcome.failure =
-          text("row ", row, " rank ", wrong % top_k, ": token ", seen.tokens[wrong], " at ", seen.confidences[wrong],
-               ", expected ", expected.tokens[wrong], " at ", expected.confidences[wrong], "; temperature ",
-               rule.temperature, " top_k ", rule.top_k, " top_p ", rule.top_p, " min_p ", rule.min_p);
-    }
-  }
-  if (outcome.near_ties > 3 + outcome.compared * std::min(top_k, 50) / 50 && outcome.failure.empty()) {
-    outcome.failure = "too many near-ties";
-  }
-  if (outcome.failure.empty() && !logits.unchanged(sides)) outcome.failure = "the logits were changed";
-  return outcome;
-}
-
 }  // namespace
 
 void check_sampling(Sides& sides, Report& report) {
@@ -358,16 +261,6 @@ void check_sampling(Sides& sides, Report& report) {
              [&] { return random_rules(sides, 20000, 1500, 1, 2, random); });
   report.run("accept everything forbidden, a node that fails", [&] { return everything_forbidden(sides); });
   check_special_rows(sides, report, random);
-  for (const int vocab : {1, 7, 61, 3000, 40000}) {
-    for (const int top_k : {1, 2, 3, 10, 100}) {
-      const int rows = vocab > 10000 ? 12 : 60;
-      for (const bool pruned : {false, true}) {
-        report.run(text("propose vocab ", vocab, pruned ? " pruned" : "", " rows ", rows, " top_k ", top_k),
-                   [&] { return propose(sides, vocab, rows, top_k, top_k % 2 == 0 ? 1.0f : 4.0f, pruned, random); });
-      }
-    }
-  }
-  report.run("propose vocab 9000 top_k 9000", [&] { return propose(sides, 9000, 2, 9000, 2, false, random); });
 }
 
 }  // namespace fastspec::gpu_check

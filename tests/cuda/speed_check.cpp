@@ -284,21 +284,66 @@ void time_sampling(Bench& bench, int rows) {
     });
     bench.print("accept " + named.name, rows, time, bytes);
   }
-  std::vector<std::int32_t> positions(rows, 100);
-  for (const int top_k : {1, 4}) {
-    for (const float temperature : {0.0f, 1.0f}) {
-      std::vector<SamplingRule> rules(rows);
-      for (SamplingRule& rule : rules) rule.temperature = temperature;
-      std::vector<TokenId> tokens(std::size_t(rows) * top_k);
-      std::vector<float> confidences(std::size_t(rows) * top_k);
-      const double time = Bench::wall_microseconds([&](int set) {
-        bench.ops().propose(
-            {matrix(set), rules.data(), positions.data(), nullptr, nullptr, top_k, tokens.data(), confidences.data()});
-      });
-      bench.print("propose top_k " + std::to_string(top_k) + (temperature == 0 ? " greedy" : " noise"), rows, time,
-                  bytes);
-    }
+}
+
+/// Proposals of a level and the growth of the next, as they lie in the recording of a draft: trees of `width` nodes a
+/// level.
+void time_proposals(Bench& bench, int num_trees, int width) {
+  const int rows = num_trees * width, top_k = width, depth = 2;
+  const std::size_t row_elements = kVocab;
+  const Buffer logits = bench.floats(row_elements * rows * kSets);
+  const Buffer positions = bench.put(std::vector<std::int32_t>(rows, 100));
+  const Buffer paths = bench.put(std::vector<TokenId>(std::size_t(rows) * (depth + 1), 5));
+  const Buffer child_paths = bench.put(std::vector<TokenId>(std::size_t(rows) * (depth + 1), 5));
+  const Buffer slots = bench.put(std::vector<Slot>(std::size_t(rows) * depth, 7));
+  const Buffer child_slots = bench.put(std::vector<Slot>(std::size_t(rows) * depth, 7));
+  const Buffer scores = bench.put(std::vector<double>(rows, -1.0)), child_scores = bench.put(std::vector<double>(rows));
+  const Buffer tokens = bench.put(std::vector<TokenId>(std::size_t(rows) * top_k));
+  const Buffer child_tokens = bench.put(std::vector<TokenId>(rows));
+  const Buffer confidences = bench.put(std::vector<float>(std::size_t(rows) * top_k, 0.1f));
+  const Buffer nodes = bench.put(std::vector<BeamNode>(rows));
+  SamplingRule greedy, noisy, filtered, penalised;
+  greedy.temperature = 0;
+  filtered.top_p = 0.9f;
+  penalised.repetition_penalty = 1.1f;
+  const std::pair<const char*, SamplingRule> rules[] = {
+      {"greedy", greedy}, {"noise", noisy}, {"top-p 0.9", filtered}, {"penalties", penalised}};
+  for (const auto& [name, rule] : rules) {
+    const std::vector<SamplingRule> all(num_trees, rule);
+    bench.ops().set_rules({all.data(), num_trees, kVocab});
+    const double time = bench.graph_microseconds([&](int set) {
+      bench.ops().propose(
+          {.logits = {logits.as<float>() + row_elements * rows * set, DType::kFloat32, rows, kVocab, kVocab},
+           .rows_per_rule = width,
+           .positions = positions.as<const std::int32_t>(),
+           .paths = paths.as<const TokenId>(),
+           .path_length = depth,
+           .top_k = top_k,
+           .tokens = tokens.as<TokenId>(),
+           .confidences = confidences.as<float>()});
+    });
+    bench.ops().await_proposals();
+    bench.print(std::string("propose top_k ") + std::to_string(top_k) + " " + name, rows, time, 4.0 * rows * kVocab);
   }
+  const double time = bench.graph_microseconds([&](int) {
+    bench.ops().grow_beam({.num_trees = num_trees,
+                           .num_parents = width,
+                           .width = width,
+                           .top_k = top_k,
+                           .depth = depth,
+                           .proposals = tokens.as<const TokenId>(),
+                           .confidences = confidences.as<const float>(),
+                           .scores = scores.as<const double>(),
+                           .slots = slots.as<const Slot>(),
+                           .ancestors = slots.as<const Slot>(),
+                           .paths = paths.as<const TokenId>(),
+                           .child_tokens = child_tokens.as<TokenId>(),
+                           .child_scores = child_scores.as<double>(),
+                           .child_ancestors = child_slots.as<Slot>(),
+                           .child_paths = child_paths.as<TokenId>(),
+                           .nodes = nodes.as<BeamNode>()});
+  });
+  bench.print("grow_beam width " + std::to_string(width), rows, time, 8.0 * rows * top_k);
 }
 
 void run(const std::string& device, double rate) {
@@ -306,6 +351,9 @@ void run(const std::string& device, double rate) {
   for (const int rows : {1, 16, 64, 128, 2048}) time_layers(bench, rows);
   for (const int moves : {4, 64, 512}) time_copy_slots(bench, moves);
   for (const int rows : {1, 16, 64, 128}) time_sampling(bench, rows);
+  for (const int trees : {1, 8}) {
+    for (const int width : {1, 4, 16}) time_proposals(bench, trees, width);
+  }
   time_linear(bench, "qkv", kHidden, (kHeads + 2 * kKvHeads) * kHeadDim, false);
   time_linear(bench, "o", kHidden, kHidden, false);
   time_linear(bench, "gate_up", kHidden, 2 * kInner, false);

@@ -2,6 +2,7 @@
 // thread pool. The arithmetic that may differ (linear, norms, RoPE, attention) belongs to the subclasses.
 #pragma once
 
+#include "backend/cpu/beam.h"
 #include "backend/cpu/sampling.h"
 #include "backend/cpu/thread_pool.h"
 #include "backend/ops.h"
@@ -17,7 +18,10 @@ class CpuOps : public Ops {
   void copy_slots(const CopySlotsParams& params) override;
   void accept(const AcceptParams& params) override { sampler_.accept(params); }
   void await_accept() override {}
+  int set_rules(const ProposalRules& rules) override { return sampler_.set_rules(rules); }
   void propose(const ProposeParams& params) override { sampler_.propose(params); }
+  void grow_beam(const GrowBeamParams& params) override { cpu::grow_beam(params); }
+  void await_proposals() override {}
   DType activation_dtype() const override { return DType::kFloat32; }
 
  protected:

@@ -87,9 +87,15 @@ void Sampler::accept_tree(const AcceptParams& params, int index, Worker& worker)
   }
 }
 
+int Sampler::set_rules(const ProposalRules& rules) {
+  rules_.assign(rules.rules, rules.rules + rules.num_rules);
+  return 0;
+}
+
 void Sampler::propose(const ProposeParams& params) {
   check_logits(params.logits, "propose");
-  FS_CHECK(params.top_k > 0, "propose: top_k ", params.top_k);
+  FS_CHECK(params.top_k > 0 && params.rows_per_rule > 0, "propose: top_k ", params.top_k, ", ", params.rows_per_rule,
+           " rows a rule");
   pool_.parallel_for(params.logits.rows, 1, [&](std::int64_t begin, std::int64_t end, int thread) {
     for (int row = static_cast<int>(begin); row < end; ++row) {
       propose_row(params, row, workers_[static_cast<std::size_t>(thread)].sampler);
@@ -97,18 +103,22 @@ void Sampler::propose(const ProposeParams& params) {
   });
 }
 
-void Sampler::propose_row(const ProposeParams& params, int row, RowSampler& sampler) {
-  RowDraw draw;
-  draw.row = row;
-  draw.logits = params.logits.row<float>(row);
-  draw.vocab_size = params.logits.cols;
-  draw.rule = &params.rules[row];
-  draw.position = static_cast<std::uint32_t>(params.positions[row]);
-  if (params.path_lengths != nullptr && params.path_lengths[row] > 0) {
-    draw.path = {params.paths[row], static_cast<std::size_t>(params.path_lengths[row])};
+void Sampler::propose_row(const ProposeParams& params, int row, RowSampler& sampler) const {
+  const auto rule = static_cast<std::size_t>(row / params.rows_per_rule);
+  std::span<const ScoredToken> best;
+  if (rule < rules_.size()) {
+    RowDraw draw;
+    draw.row = row;
+    draw.logits = params.logits.row<float>(row);
+    draw.vocab_size = params.logits.cols;
+    draw.rule = &rules_[rule];
+    draw.position = static_cast<std::uint32_t>(params.positions[row] + 1);
+    if (params.path_length > 0) {
+      draw.path = {params.paths + std::int64_t{row} * params.path_length, static_cast<std::size_t>(params.path_length)};
+    }
+    draw.token_ids = params.token_ids;
+    best = sampler.best(draw, params.top_k);
   }
-  draw.token_ids = params.token_ids;
-  const std::span<const ScoredToken> best = sampler.best(draw, params.top_k);
   const std::int64_t at = std::int64_t{row} * params.top_k;
   for (int i = 0; i < params.top_k; ++i) {
     const bool found = static_cast<std::size_t>(i) < best.size();

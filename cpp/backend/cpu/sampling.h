@@ -19,6 +19,8 @@ class Sampler {
   /// draw;
   ///         both name the row. Results are then unspecified.
   void accept(const AcceptParams& params);
+  /// Keeps the rules, not what they point to. @returns 0: there is one class.
+  int set_rules(const ProposalRules& rules);
   void propose(const ProposeParams& params);
 
  private:
@@ -29,10 +31,11 @@ class Sampler {
   };
 
   static void accept_tree(const AcceptParams& params, int tree, Worker& worker);
-  static void propose_row(const ProposeParams& params, int row, RowSampler& sampler);
+  void propose_row(const ProposeParams& params, int row, RowSampler& sampler) const;
 
   ThreadPool& pool_;
-  std::vector<Worker> workers_;  // one a thread
+  std::vector<SamplingRule> rules_;  // of proposals
+  std::vector<Worker> workers_;      // one a thread
 };
 
 }  // namespace fastspec::cpu

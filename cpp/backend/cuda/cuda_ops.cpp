@@ -19,10 +19,16 @@ constexpr std::size_t kCodeBytes = std::size_t{192} << 20;
 }  // namespace
 
 CudaOps::CudaOps(std::shared_ptr<CudaContext> context, DType dtype)
-    : context_(std::move(context)), dtype_(dtype), linear_(context_), attention_(context_, dtype), sampler_(context_) {}
+    : context_(std::move(context)),
+      dtype_(dtype),
+      linear_(context_),
+      attention_(context_, dtype),
+      sampler_(context_),
+      proposer_(context_) {}
 
 std::size_t CudaOps::workspace_bytes(const WorkspaceLimits& limits) const {
-  return attention_.workspace_bytes(limits) + Linear::workspace_bytes(limits) + Sampler::kMostBytes + kCodeBytes;
+  return attention_.workspace_bytes(limits) + Linear::workspace_bytes(limits) + Sampler::kMostBytes +
+         Proposer::kMostBytes + kCodeBytes;
 }
 
 void CudaOps::embed(const EmbeddingParams& params) {

@@ -9,6 +9,7 @@
 #include "backend/cuda/attention.h"
 #include "backend/cuda/cuda_context.h"
 #include "backend/cuda/linear.h"
+#include "backend/cuda/proposer.h"
 #include "backend/cuda/sampler.h"
 #include "backend/ops.h"
 
@@ -28,7 +29,10 @@ class CudaOps final : public Ops {
   void copy_slots(const CopySlotsParams& params) override;
   void accept(const AcceptParams& params) override { sampler_.accept(params); }
   void await_accept() override { sampler_.await_accept(); }
-  void propose(const ProposeParams& params) override { sampler_.propose(params); }
+  int set_rules(const ProposalRules& rules) override { return proposer_.set_rules(rules); }
+  void propose(const ProposeParams& params) override { proposer_.propose(params); }
+  void grow_beam(const GrowBeamParams& params) override { proposer_.grow_beam(params); }
+  void await_proposals() override { proposer_.await_proposals(); }
   DType activation_dtype() const override { return dtype_; }
   std::size_t workspace_bytes(const WorkspaceLimits& limits) const override;
   void reserve(const WorkspaceLimits& limits) override { attention_.reserve(limits); }
@@ -47,6 +51,7 @@ class CudaOps final : public Ops {
   Linear linear_;
   Attention attention_;
   Sampler sampler_;
+  Proposer proposer_;
   Buffer copy_arguments_;              // views and moves of copy_slots
   std::vector<KvView> copied_layers_;  // the views that lie there
 };

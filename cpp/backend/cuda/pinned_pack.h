@@ -39,9 +39,19 @@ class PinnedPack {
     return add(std::span<const T>(values));
   }
 
-  /// One copy of everything added; pointers from at() are valid from here to the next upload.
-  void upload() {
+  /// Finds a place for everything added: pointers from at() are valid from here until something is added.
+  void place() {
     if (used_ > device_.bytes()) device_ = context_->allocate(2 * used_, "sampling arguments");
+  }
+  /// Other values for an array that was added.
+  template <typename T>
+  void replace(Place<T> place, const std::vector<T>& values) {
+    if (!values.empty()) std::memcpy(pinned_.as<std::byte>() + place.offset, values.data(), values.size() * sizeof(T));
+  }
+
+  /// One copy of everything added, to its place.
+  void upload() {
+    place();
     if (used_ == 0) return;
     if (used_ <= kStagedBytes) {
       // A kernel reads few bytes from the host sooner than a copy engine does.

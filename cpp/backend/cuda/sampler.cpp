@@ -12,51 +12,6 @@ namespace {
 
 constexpr std::size_t kAdjustedBytes = std::size_t{64} << 20;  // of changed rows of logits at a time
 constexpr std::size_t kListBytes = std::size_t{64} << 20;
-constexpr int kMaxSliceTasks = 4096;
-constexpr int kMaxSliceFiltered = 256;
-constexpr int kMinChunkSize = 2 * kChunkMultiple;
-constexpr int kBlocksPerMultiprocessor = 4;
-
-/// Memory cut into aligned arrays.
-class Sections {
- public:
-  template <typename T>
-  std::size_t add(std::size_t count) {
-    const std::size_t offset = (bytes_ + 255) / 256 * 256;
-    bytes_ = offset + count * sizeof(T);
-    return offset;
-  }
-  std::size_t bytes() const { return bytes_; }
-
- private:
-  std::size_t bytes_ = 0;
-};
-
-template <typename T>
-T* at(const Buffer& buffer, std::size_t offset) {
-  return reinterpret_cast<T*>(buffer.as<std::byte>() + offset);
-}
-
-std::size_t size(int count) {
-  return static_cast<std::size_t>(count);
-}
-
-/// Enough blocks to fill the GPU, chunks no smaller than is worth a block.
-void choose_chunks(int num_tasks, int num_multiprocessors, SamplingBatch& batch) {
-  const int vocab_size = batch.logits.cols;
-  const std::int64_t wanted_blocks = std::int64_t{num_multiprocessors} * kBlocksPerMultiprocessor;
-  std::int64_t chunk = std::int64_t{vocab_size} * num_tasks / wanted_blocks;
-  chunk = std::max<std::int64_t>({chunk, kMinChunkSize, (vocab_size + kMaxChunks - 1) / kMaxChunks});
-  chunk = (chunk + kChunkMultiple - 1) / kChunkMultiple * kChunkMultiple;
-  batch.chunk_size = static_cast<int>(std::min<std::int64_t>(chunk, kMaxChunkSize));
-  batch.num_chunks = (vocab_size + batch.chunk_size - 1) / batch.chunk_size;
-}
-
-/// Rows of lists that fit kListBytes.
-int rows_of_lists(const SamplingBatch& batch, int list_length) {
-  const std::size_t bytes = size(batch.num_chunks) * size(list_length) * sizeof(std::uint64_t);
-  return static_cast<int>(std::clamp<std::size_t>(kListBytes / bytes, 1, size(kMaxSliceTasks)));
-}
 
 }  // namespace
 
@@ -70,23 +25,25 @@ SamplingBatch Sampler::prepare(const Matrix& logits, int list_length) {
   batch.adjusted_stride = (std::int64_t{logits.cols} + 3) / 4 * 4;
   const std::size_t row_bytes = static_cast<std::size_t>(batch.adjusted_stride) * sizeof(float);
   const std::size_t adjusted = std::clamp<std::size_t>(kAdjustedBytes / row_bytes, 1, size(kMaxSliceTasks));
-  arguments_.make_slices({.max_tasks = rows_of_lists(batch, batch.list_length),
+  arguments_.make_slices({.max_tasks = rows_of_lists(batch, batch.list_length, kListBytes),
                           .max_adjusted = static_cast<int>(adjusted),
                           .max_filtered = kMaxSliceFiltered});
   upload_arguments(batch);
   place_workspace(batch);
-  place_filter_memory(batch);
+  int most_filtered = 0;
+  for (const TaskSlice& slice : arguments_.slices) most_filtered = std::max(most_filtered, slice.num_filtered);
+  filter_memory_.place(most_filtered, *context_, batch);
   return batch;
 }
 
 void Sampler::upload_arguments(SamplingBatch& batch) {
   pack_.clear();
   const auto tasks = pack_.add(arguments_.tasks);
-  const auto rules = pack_.add(arguments_.rules);
+  const auto rules = pack_.add(arguments_.rules.rules());
   const auto tokens = pack_.add(arguments_.path_tokens);
-  const auto counts = pack_.add(arguments_.counts);
-  const auto bias = pack_.add(arguments_.bias);
-  const auto forbidden = pack_.add(arguments_.forbidden);
+  const auto counts = pack_.add(arguments_.rules.counts());
+  const auto bias = pack_.add(arguments_.rules.bias());
+  const auto forbidden = pack_.add(arguments_.rules.forbidden());
   const auto adjusted_tasks = pack_.add(arguments_.adjusted_tasks);
   const auto filtered_tasks = pack_.add(arguments_.filtered_tasks);
   const auto trees = pack_.add(arguments_.trees);
@@ -94,13 +51,13 @@ void Sampler::upload_arguments(SamplingBatch& batch) {
   const auto node_parents = pack_.add(arguments_.node_parents);
   const auto top_nodes = pack_.add(arguments_.top_nodes);
   const auto top_node_trees = pack_.add(arguments_.top_node_trees);
+  pack_.place();
+  arguments_.rules.point_to(pack_.at(counts), pack_.at(bias), pack_.at(forbidden));
+  pack_.replace(rules, arguments_.rules.rules());
   pack_.upload();
   batch.tasks = pack_.at(tasks);
   batch.rules = pack_.at(rules);
   batch.tokens = pack_.at(tokens);
-  batch.counts = pack_.at(counts);
-  batch.bias = pack_.at(bias);
-  batch.forbidden = pack_.at(forbidden);
   adjusted_tasks_ = pack_.at(adjusted_tasks);
   filtered_tasks_ = pack_.at(filtered_tasks);
   trees_ = pack_.at(trees);
@@ -122,7 +79,7 @@ void Sampler::place_workspace(SamplingBatch& batch) {
   std::size_t list_keys = size(most.num_tasks) * chunks * size(batch.list_length);
   if (!arguments_.top_nodes.empty()) {
     const int length = std::min(arguments_.max_top_logprobs, batch.chunk_size);
-    const std::size_t rows = std::min(arguments_.top_nodes.size(), size(rows_of_lists(batch, length)));
+    const std::size_t rows = std::min(arguments_.top_nodes.size(), size(rows_of_lists(batch, length, kListBytes)));
     list_keys = std::max(list_keys, rows * chunks * size(length));
   }
   Sections sections;
@@ -149,29 +106,6 @@ void Sampler::place_workspace(SamplingBatch& batch) {
   depths_ = at<int>(workspace_, depths);
 }
 
-void Sampler::place_filter_memory(SamplingBatch& batch) {
-  int most = 0;
-  for (const TaskSlice& slice : arguments_.slices) most = std::max(most, slice.num_filtered);
-  const int capacity = most > filter_capacity_ ? std::min(kMaxSliceFiltered, 2 * most) : filter_capacity_;
-  Sections sections;
-  const std::size_t counts = sections.add<std::uint32_t>(size(capacity) * kBins);
-  const std::size_t masses = sections.add<std::uint64_t>(size(capacity) * kBins);
-  const std::size_t arrivals = sections.add<unsigned>(size(capacity));
-  const std::size_t filters = sections.add<FilterState>(size(capacity));
-  if (capacity > filter_capacity_) {
-    filter_capacity_ = 0;
-    filter_memory_ = context_->allocate(sections.bytes(), "histograms of sampling");
-    check_cuda(cudaMemsetAsync(filter_memory_.data(), 0, sections.bytes(), context_->stream()), "cudaMemsetAsync of ",
-               sections.bytes(), " bytes");
-    filter_capacity_ = capacity;
-  }
-  if (capacity == 0) return;
-  batch.bin_counts = at<std::uint32_t>(filter_memory_, counts);
-  batch.bin_masses = at<std::uint64_t>(filter_memory_, masses);
-  batch.arrivals = at<unsigned>(filter_memory_, arrivals);
-  batch.filters = at<FilterState>(filter_memory_, filters);
-}
-
 void Sampler::run_slice(SamplingBatch& batch, const TaskSlice& slice) const {
   batch.first_task = slice.first_task;
   batch.num_tasks = slice.num_tasks;
@@ -185,7 +119,7 @@ void Sampler::run_slice(SamplingBatch& batch, const TaskSlice& slice) const {
   // Greedy draws need no scores.
   const std::span<const RowTask> tasks(arguments_.tasks.data() + slice.first_task, size(slice.num_tasks));
   const bool scores = std::any_of(tasks.begin(), tasks.end(), [&](const RowTask& task) {
-    return task.proposes || arguments_.rules[size(task.rule)].temperature != 0;
+    return arguments_.rules.rules()[size(task.rule)].temperature != 0;
   });
   if (scores) launch_scores(batch, stream);
   check_launch("sampling");
@@ -216,15 +150,11 @@ WalkParams Sampler::make_walk(const SamplingBatch& batch) {
   return walk;
 }
 
-void Sampler::begin_call() {
+void Sampler::accept(const AcceptParams& params) {
+  context_->activate();
   if (pending_) context_->synchronize();  // its arguments are in the memory that is about to be used again
   pending_.reset();
   arguments_.clear();
-}
-
-void Sampler::accept(const AcceptParams& params) {
-  context_->activate();
-  begin_call();
   arguments_.add_trees(params);
   if (arguments_.tasks.empty()) return;
   SamplingBatch batch = prepare(params.logits, 2);
@@ -249,7 +179,7 @@ void Sampler::await_accept() {
 
 void Sampler::find_top_logprobs(SamplingBatch batch, const WalkParams& walk) const {
   batch.list_length = std::min(arguments_.max_top_logprobs, batch.chunk_size);
-  const int most = rows_of_lists(batch, batch.list_length);
+  const int most = rows_of_lists(batch, batch.list_length, kListBytes);
   const int total = static_cast<int>(arguments_.top_nodes.size());
   for (int first = 0; first < total; first += most) {
     const TopLogprobParams params{top_nodes_ + first, top_node_trees_ + first, std::min(most, total - first)};
@@ -271,31 +201,6 @@ void Sampler::copy_results(AcceptResult* results, const WalkParams& walk) const 
     std::copy_n(walk.top_logprobs + tree.first_top, std::int64_t{result.num_accepted + 1} * tree.num_top_logprobs,
                 result.top_logprobs);
   }
-}
-
-void Sampler::propose(const ProposeParams& params) {
-  context_->activate();
-  begin_call();
-  arguments_.add_proposals(params);
-  if (arguments_.tasks.empty()) return;
-  SamplingBatch batch = prepare(params.logits, params.top_k);
-  batch.token_ids = params.token_ids;
-  const std::size_t count = arguments_.tasks.size() * size(params.top_k);
-  Sections sections;
-  const std::size_t tokens = sections.add<TokenId>(count);
-  const std::size_t confidences = sections.add<float>(count);
-  if (sections.bytes() > results_.bytes()) {
-    results_ = context_->allocate_pinned(2 * sections.bytes(), "results of sampling");
-  }
-  for (const TaskSlice& slice : arguments_.slices) {
-    run_slice(batch, slice);
-    launch_proposals(batch, params.top_k, at<TokenId>(results_, tokens), at<float>(results_, confidences),
-                     context_->stream());
-    check_launch("proposals");
-  }
-  context_->wait(context_->signal(false));
-  std::copy_n(at<TokenId>(results_, tokens), count, params.tokens);
-  std::copy_n(at<float>(results_, confidences), count, params.confidences);
 }
 
 }  // namespace fastspec::cuda

@@ -1,4 +1,4 @@
-// Accept and propose on the GPU: packs the call, runs the kernels of cuda/sampling over slices that fit a bounded
+// Acceptance on the GPU: packs the call, runs the kernels of cuda/sampling over slices that fit a bounded
 // workspace, and waits for the device's signal.
 #pragma once
 
@@ -10,6 +10,7 @@
 #include "backend/cuda/cuda_context.h"
 #include "backend/cuda/pinned_pack.h"
 #include "backend/cuda/sampling_arguments.h"
+#include "backend/cuda/sampling_memory.h"
 #include "backend/params.h"
 
 namespace fastspec::cuda {
@@ -26,16 +27,12 @@ class Sampler {
   /// outside the vocabulary, Error(kUnsupported) beyond the sizes of sampling.h.
   void accept(const AcceptParams& params);
   void await_accept();
-  /// Results are there when this returns. An accept that nobody waited for is forgotten. @throws as accept().
-  void propose(const ProposeParams& params);
 
  private:
-  void begin_call();
   /// Slices, uploads and lays out what arguments_ holds. @param list_length best tokens a chunk must list.
   SamplingBatch prepare(const Matrix& logits, int list_length);
   void upload_arguments(SamplingBatch& batch);
   void place_workspace(SamplingBatch& batch);
-  void place_filter_memory(SamplingBatch& batch);
   /// Draws or lists up to launch_scores for one slice.
   void run_slice(SamplingBatch& batch, const TaskSlice& slice) const;
   WalkParams make_walk(const SamplingBatch& batch);
@@ -45,9 +42,8 @@ class Sampler {
   std::shared_ptr<CudaContext> context_;
   SamplingArguments arguments_;
   PinnedPack pack_;
-  Buffer workspace_;      // partial results of a call
-  Buffer filter_memory_;  // histograms and counters, zero between calls
-  int filter_capacity_ = 0;
+  Buffer workspace_;  // partial results of a call
+  FilterMemory filter_memory_;
   Buffer results_;  // pinned, written by the kernels
 
   /// An accept that was not waited for; what it is about is in arguments_.

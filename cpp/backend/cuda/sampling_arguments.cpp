@@ -2,36 +2,11 @@
 #include "backend/cuda/sampling_arguments.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 
 #include "base/check.h"
 
 namespace fastspec::cuda {
 namespace {
-
-bool has_penalty(const SamplingRule& rule) {
-  return rule.repetition_penalty != 1.0f || rule.presence_penalty != 0.0f || rule.frequency_penalty != 0.0f;
-}
-
-/// Whether the cutoff has to be searched for; min-p is no search.
-bool filters(const DeviceRule& rule) {
-  return rule.temperature != 0 && (rule.top_k > 0 || rule.top_p < 1.0f);
-}
-
-void check_token(TokenId token, int vocab_size, const char* what) {
-  FS_CHECK(token >= 0 && token < vocab_size, "sampling: ", what, " token ", token, ", vocabulary ", vocab_size);
-}
-
-void check_logits(const Matrix& logits, const char* name) {
-  FS_CHECK(logits.dtype == DType::kFloat32, name, ": logits are float32, got ", to_string(logits.dtype));
-  FS_CHECK(logits.rows >= 0 && logits.cols > 0 && logits.stride >= logits.cols, name, ": logits [", logits.rows, ", ",
-           logits.cols, "], stride ", logits.stride);
-  if (logits.cols > kMaxChunks * kMaxChunkSize) {
-    fail(ErrorCode::kUnsupported, name, ": a vocabulary of ", logits.cols, " tokens; at most ",
-         kMaxChunks * kMaxChunkSize, " on the GPU");
-  }
-}
 
 void check_tree(const AcceptTree& tree, int index, const Matrix& logits) {
   FS_CHECK(tree.num_nodes > 0, "accept: tree ", index, " has ", tree.num_nodes, " nodes");
@@ -51,13 +26,20 @@ void check_tree(const AcceptTree& tree, int index, const Matrix& logits) {
 
 }  // namespace
 
+void check_logits(const Matrix& logits, const char* name) {
+  FS_CHECK(logits.dtype == DType::kFloat32, name, ": logits are float32, got ", to_string(logits.dtype));
+  FS_CHECK(logits.rows >= 0 && logits.cols > 0 && logits.stride >= logits.cols, name, ": logits [", logits.rows, ", ",
+           logits.cols, "], stride ", logits.stride);
+  if (logits.cols > kMaxChunks * kMaxChunkSize) {
+    fail(ErrorCode::kUnsupported, name, ": a vocabulary of ", logits.cols, " tokens; at most ",
+         kMaxChunks * kMaxChunkSize, " on the GPU");
+  }
+}
+
 void SamplingArguments::clear() {
   tasks.clear();
   rules.clear();
   path_tokens.clear();
-  counts.clear();
-  bias.clear();
-  forbidden.clear();
   adjusted_tasks.clear();
   filtered_tasks.clear();
   slices.clear();
@@ -71,44 +53,12 @@ void SamplingArguments::clear() {
   max_tree_nodes = 0;
 }
 
-int SamplingArguments::add_rule(const SamplingRule& rule, int vocab_size) {
-  DeviceRule packed{};
-  packed.temperature = rule.temperature;
-  packed.top_k = rule.top_k;
-  packed.top_p = rule.top_p;
-  packed.min_p_offset = rule.min_p > 0 ? rule.temperature * std::log(std::min(rule.min_p, 1.0f))
-                                       : -std::numeric_limits<float>::infinity();
-  packed.repetition_penalty = rule.repetition_penalty;
-  packed.presence_penalty = rule.presence_penalty;
-  packed.frequency_penalty = rule.frequency_penalty;
-  packed.sample_index = rule.sample_index;
-  packed.seed = rule.seed;
-  packed.first_count = static_cast<int>(counts.size());
-  if (has_penalty(rule)) {
-    packed.num_counts = rule.num_counts;
-    for (int i = 0; i < rule.num_counts; ++i) check_token(rule.counts[i].token, vocab_size, "history");
-    counts.insert(counts.end(), rule.counts, rule.counts + rule.num_counts);
-  }
-  packed.first_bias = static_cast<int>(bias.size());
-  packed.num_bias = rule.num_bias;
-  for (int i = 0; i < rule.num_bias; ++i) check_token(rule.bias[i].token, vocab_size, "logit_bias");
-  bias.insert(bias.end(), rule.bias, rule.bias + rule.num_bias);
-  std::stable_sort(bias.begin() + packed.first_bias, bias.end(),
-                   [](const LogitBias& a, const LogitBias& b) { return a.token < b.token; });
-  packed.first_forbidden = static_cast<int>(forbidden.size());
-  packed.num_forbidden = rule.num_forbidden;
-  for (int i = 0; i < rule.num_forbidden; ++i) check_token(rule.forbidden[i], vocab_size, "forbidden");
-  forbidden.insert(forbidden.end(), rule.forbidden, rule.forbidden + rule.num_forbidden);
-  rules.push_back(packed);
-  return static_cast<int>(rules.size()) - 1;
-}
-
 /// @param path tokens drawn after the committed ones; read only where a penalty is on.
 /// @param depth their number.
 void SamplingArguments::add_task(const SamplingRule& rule, RowTask task, std::span<const TokenId> path, int depth,
                                  int vocab_size) {
   task.forbids = rule.num_forbidden > 0 && std::int64_t{rule.num_generated} + depth < rule.min_tokens;
-  task.penalises = has_penalty(rule) && (rule.num_counts > 0 || depth > 0);
+  task.penalises = rules.rules()[static_cast<std::size_t>(task.rule)].penalises && (rule.num_counts > 0 || depth > 0);
   if (task.penalises) {
     if (path.size() > static_cast<std::size_t>(kMaxPath)) {
       fail(ErrorCode::kUnsupported, "sampling: a path of ", path.size(), " tokens; at most ", kMaxPath, " on the GPU");
@@ -129,13 +79,14 @@ void SamplingArguments::add_trees(const AcceptParams& params) {
 void SamplingArguments::add_tree(const AcceptTree& tree, int index, const Matrix& logits) {
   check_tree(tree, index, logits);
   const int first_node = static_cast<int>(tasks.size());
-  const int rule = add_rule(tree.rule, logits.cols);
+  const int rule = rules.add(tree.rule, logits.cols);
+  const bool penalises = rules.rules().back().penalises;
   depths_.resize(static_cast<std::size_t>(tree.num_nodes));
   for (int node = 0; node < tree.num_nodes; ++node) {
     const auto at = static_cast<std::size_t>(node);
     depths_[at] = node == 0 ? 0 : depths_[static_cast<std::size_t>(tree.parents[node])] + 1;
     path_.clear();
-    if (has_penalty(tree.rule)) {
+    if (penalises) {
       for (int passed = node; passed > 0; passed = tree.parents[passed]) path_.push_back(tree.tokens[passed]);
       std::reverse(path_.begin(), path_.end());
     }
@@ -158,30 +109,13 @@ void SamplingArguments::add_tree(const AcceptTree& tree, int index, const Matrix
   max_tree_nodes = std::max(max_tree_nodes, tree.num_nodes);
 }
 
-void SamplingArguments::add_proposals(const ProposeParams& params) {
-  check_logits(params.logits, "propose");
-  FS_CHECK(params.top_k > 0, "propose: top_k ", params.top_k);
-  for (int row = 0; row < params.logits.rows; ++row) {
-    const int length = params.path_lengths == nullptr ? 0 : params.path_lengths[row];
-    RowTask task{};
-    task.logits_row = row;
-    task.rule = add_rule(params.rules[row], params.logits.cols);
-    task.position = static_cast<std::uint32_t>(params.positions[row]);
-    task.proposes = true;
-    const std::span<const TokenId> path =
-        length > 0 ? std::span<const TokenId>(params.paths[row], static_cast<std::size_t>(length))
-                   : std::span<const TokenId>();
-    add_task(params.rules[row], task, path, length, params.logits.cols);
-  }
-}
-
 void SamplingArguments::make_slices(const SliceLimits& limits) {
   TaskSlice slice;
   for (int i = 0; i < static_cast<int>(tasks.size()); ++i) {
     RowTask& task = tasks[static_cast<std::size_t>(i)];
-    const DeviceRule& rule = rules[static_cast<std::size_t>(task.rule)];
+    const DeviceRule& rule = rules.rules()[static_cast<std::size_t>(task.rule)];
     const bool adjusts = task.forbids || task.penalises || rule.num_bias > 0;
-    const bool filtered = filters(rule);
+    const bool filtered = rule.filters;
     const bool full = slice.num_tasks == limits.max_tasks || (adjusts && slice.num_adjusted == limits.max_adjusted) ||
                       (filtered && slice.num_filtered == limits.max_filtered);
     if (full) {

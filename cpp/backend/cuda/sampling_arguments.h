@@ -1,10 +1,11 @@
-// Rules, rows and trees of one sampling call as the arrays that kernels read. Pure host code: no device.
+// Rules, rows and trees of one acceptance as the arrays that kernels read. Pure host code: no device.
 #pragma once
 
 #include <cstddef>
 #include <span>
 #include <vector>
 
+#include "backend/cuda/device_rules.h"
 #include "backend/params.h"
 #include "sampling/sampling.h"
 
@@ -25,15 +26,12 @@ struct SliceLimits {
 
 struct SamplingArguments {
   std::vector<RowTask> tasks;
-  std::vector<DeviceRule> rules;
+  DeviceRules rules;
   std::vector<TokenId> path_tokens;
-  std::vector<TokenCount> counts;
-  std::vector<LogitBias> bias;
-  std::vector<TokenId> forbidden;
   std::vector<int> adjusted_tasks;
   std::vector<int> filtered_tasks;
   std::vector<TaskSlice> slices;
-  // Acceptance only; nodes of all trees one after another, each a task.
+  // Nodes of all trees one after another, each a task.
   std::vector<DeviceTree> trees;
   std::vector<TokenId> node_tokens;
   std::vector<std::int32_t> node_parents;
@@ -47,17 +45,19 @@ struct SamplingArguments {
   void clear();
   /// @throws Error(kInternal) for malformed trees and tokens outside the vocabulary.
   void add_trees(const AcceptParams& params);
-  void add_proposals(const ProposeParams& params);
   /// Shares the tasks out in slices and numbers their adjusted and filtered rows. At least one task fits a slice.
   void make_slices(const SliceLimits& limits);
 
  private:
   void add_tree(const AcceptTree& tree, int index, const Matrix& logits);
-  int add_rule(const SamplingRule& rule, int vocab_size);
   void add_task(const SamplingRule& rule, RowTask task, std::span<const TokenId> path, int depth, int vocab_size);
 
   std::vector<int> depths_;
   std::vector<TokenId> path_;
 };
+
+/// @throws Error(kInternal) for logits of another type or shape, Error(kUnsupported) for a vocabulary that is too
+/// large.
+void check_logits(const Matrix& logits, const char* name);
 
 }  // namespace fastspec::cuda

@@ -5,38 +5,22 @@
 #include <cmath>
 #include <numeric>
 
-#include "backend/params.h"
 #include "base/check.h"
 
 namespace fastspec {
 
-void Beam::grow(std::span<const TokenId> tokens, std::span<const float> confidences, int top_k, int width) {
-  FS_CHECK(tokens.size() == confidences.size() && tokens.size() == std::size_t(level_size()) * std::size_t(top_k),
-           tokens.size(), " proposals for ", level_size(), " nodes");
-  std::vector<Node> candidates;
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
-    if (tokens[i] == kNoToken || !(confidences[i] > 0)) continue;
-    const int parent = level_begin_ + static_cast<int>(i) / top_k;
-    const Node& above = nodes_[static_cast<std::size_t>(parent)];
-    const float confidence = std::min(confidences[i], 1.0f);
-    candidates.push_back(
-        {tokens[i], parent, above.depth + 1, confidence, above.score + std::log(static_cast<double>(confidence))});
+int Beam::add_level(std::span<const BeamNode> level) {
+  const int above_begin = level_begin_, above_end = static_cast<int>(nodes_.size());
+  level_begin_ = above_end;
+  for (const BeamNode& node : level) {
+    if (!(node.confidence > 0)) break;  // nor do those behind it exist
+    const int parent = above_begin + node.parent;
+    FS_CHECK(node.parent >= 0 && parent < above_end, "drafted node of parent ", node.parent, " of ",
+             above_end - above_begin);
+    const double score = nodes_[static_cast<std::size_t>(parent)].score;
+    nodes_.push_back({node.token, parent, node.confidence, score + std::log(static_cast<double>(node.confidence))});
   }
-  // Candidates stand in the order of parent and rank, so a stable sort breaks ties by them.
-  std::stable_sort(candidates.begin(), candidates.end(),
-                   [](const Node& a, const Node& b) { return a.score > b.score; });
-  candidates.resize(std::min(candidates.size(), static_cast<std::size_t>(width)));
-  level_begin_ = static_cast<int>(nodes_.size());
-  nodes_.insert(nodes_.end(), candidates.begin(), candidates.end());
-}
-
-std::vector<TokenId> Beam::path(int node) const {
-  std::vector<TokenId> tokens;
-  for (; node > 0; node = nodes_[static_cast<std::size_t>(node)].parent) {
-    tokens.push_back(nodes_[static_cast<std::size_t>(node)].token);
-  }
-  std::reverse(tokens.begin(), tokens.end());
-  return tokens;
+  return static_cast<int>(nodes_.size()) - level_begin_;
 }
 
 void Beam::write(int max_drafted, TokenTree& tree) const {

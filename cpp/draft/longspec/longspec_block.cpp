@@ -92,10 +92,10 @@ void LongSpecBlock::project(const Pass& pass, const KvView& kv) {
 }
 
 void LongSpecBlock::forward(const LevelPass& level, const KvView& kv, const KvView& target_kv) {
-  const int num_rows = level.pass.num_rows;
+  const int num_rows = level.num_rows;
   FS_CHECK(num_rows <= max_level_rows_, num_rows, " rows, limit ", max_level_rows_);
   const Matrix hidden = rows(hidden_, num_rows, target_.hidden_size);
-  backend_.ops->embed({.tokens = level.pass.tokens, .table = embedding_, .output = hidden});
+  backend_.ops->embed({.tokens = level.tokens, .table = embedding_, .output = hidden});
   self_attention(level, kv);
   cross_attention(level, target_kv);
   mlp(num_rows);
@@ -109,7 +109,7 @@ void LongSpecBlock::forward(const LevelPass& level, const KvView& kv, const KvVi
 void LongSpecBlock::self_attention(const LevelPass& level, const KvView& kv) {
   Ops& ops = *backend_.ops;
   const LongSpecWeights& weights = model_.weights;
-  const int num_rows = level.pass.num_rows;
+  const int num_rows = level.num_rows;
   const Matrix qkv = rows(qkv_, num_rows, target_.q_size() + 2 * target_.kv_size());
   const Matrix attended = rows(attended_, num_rows, target_.q_size());
   const Matrix attended_ancestry = rows(attended_ancestry_, num_rows, target_.q_size());
@@ -120,14 +120,14 @@ void LongSpecBlock::self_attention(const LevelPass& level, const KvView& kv) {
               .output = qkv});
   ops.rope_store({.qkv = qkv,
                   .num_heads = target_.num_heads,
-                  .positions = level.pass.positions,
+                  .positions = level.positions,
                   .inverse_frequencies = inverse_frequencies_.as<const float>(),
                   .attention_factor = static_cast<float>(target_.rope.attention_factor),
-                  .slots = level.pass.slots,
+                  .slots = level.slots,
                   .kv = kv,
                   .query = rows(query_, num_rows, target_.q_size())});
-  attend(level.pass, level.window, kv, attended, lse_.as<float>());
-  attend(level.pass, level.ancestry, kv, attended_ancestry, ancestry_lse_.as<float>());
+  attend(level, level.window, kv, attended, lse_.as<float>());
+  attend(level, level.ancestry, kv, attended_ancestry, ancestry_lse_.as<float>());
   ops.merge({.output = attended,
              .lse = lse_.as<float>(),
              .other_output = attended_ancestry,
@@ -142,7 +142,7 @@ void LongSpecBlock::self_attention(const LevelPass& level, const KvView& kv) {
 void LongSpecBlock::cross_attention(const LevelPass& level, const KvView& target_kv) {
   Ops& ops = *backend_.ops;
   const LongSpecWeights& weights = model_.weights;
-  const int num_rows = level.pass.num_rows;
+  const int num_rows = level.num_rows;
   const Matrix projected = rows(qkv_, num_rows, target_.q_size());
   const Matrix attended = rows(attended_, num_rows, target_.q_size());
   norm(weights.cross_norm, num_rows);
@@ -152,31 +152,31 @@ void LongSpecBlock::cross_attention(const LevelPass& level, const KvView& target
               .output = projected});
   ops.rope_store({.qkv = projected,
                   .num_heads = target_.num_heads,
-                  .positions = level.pass.positions,
+                  .positions = level.positions,
                   .inverse_frequencies = inverse_frequencies_.as<const float>(),
                   .attention_factor = static_cast<float>(target_.rope.attention_factor),
                   .kv = target_kv,
                   .query = rows(query_, num_rows, target_.q_size())});
-  attend(level.pass, level.cross, target_kv, attended, nullptr);
+  attend(level, level.cross, target_kv, attended, nullptr);
   ops.linear({.input = attended,
               .weight = weights.cross_o,
               .accumulate = true,
               .output = rows(hidden_, num_rows, target_.hidden_size)});
 }
 
-void LongSpecBlock::attend(const Pass& pass, const RowGroup& group, const KvView& kv, const Matrix& output,
+void LongSpecBlock::attend(const LevelPass& level, const RowGroup& group, const KvView& kv, const Matrix& output,
                            float* lse) {
-  backend_.ops->attention({.query = rows(query_, pass.num_rows, target_.q_size()),
+  backend_.ops->attention({.query = rows(query_, level.num_rows, target_.q_size()),
                            .num_heads = target_.num_heads,
                            .scale = 1.0f / std::sqrt(static_cast<float>(target_.head_dim)),
                            .num_sequences = group.num_sequences,
                            .max_rows_per_sequence = group.max_rows_per_sequence,
                            .row_offsets = group.row_offsets,
                            .lists = group.lists,
-                           .entries = pass.entries,
+                           .entries = group.entries,
                            .masks = group.masks,
-                           .positions = pass.positions,
-                           .slots = pass.slots,
+                           .positions = level.positions,
+                           .slots = level.slots,
                            .kv = kv,
                            .output = output,
                            .lse = lse});

@@ -11,22 +11,26 @@
 
 namespace fastspec {
 
-/// Rows of a pass in sequences, each with its own list of cached keys: one call of attention.
+/// Rows of a level in sequences, each with its own list of cached keys: one call of attention.
 struct RowGroup {
   int num_sequences = 0;
   int max_rows_per_sequence = 0;  // a hint
   const std::int32_t* row_offsets = nullptr;
   const KvList* lists = nullptr;
+  const Slot* entries = nullptr;
   const NewMask* masks = nullptr;
 };
 
 /// The nodes of one level of several trees. Self-attention reads the sequences' windows and the nodes' own ancestors
 /// apart and merges the two exactly (hybrid tree attention, section 3.3), so that a window is read once for all nodes.
 struct LevelPass {
-  Pass pass;          // rows; the lists of all three groups share its entries
-  RowGroup window;    // one sequence a tree: cached keys of the drafter
-  RowGroup ancestry;  // one sequence a node: its ancestors below the root, and itself
-  RowGroup cross;     // one sequence a tree: cached keys of the target
+  int num_rows = 0;
+  const TokenId* tokens = nullptr;          // [num_rows]
+  const std::int32_t* positions = nullptr;  // [num_rows]
+  const Slot* slots = nullptr;              // [num_rows]
+  RowGroup window;                          // one sequence a tree: cached keys of the drafter
+  RowGroup ancestry;                        // one sequence a node: its ancestors below the root, and itself
+  RowGroup cross;                           // one sequence a tree: cached keys of the target
 };
 
 class LongSpecBlock {
@@ -56,7 +60,7 @@ class LongSpecBlock {
   void self_attention(const LevelPass& level, const KvView& kv);
   void cross_attention(const LevelPass& level, const KvView& target_kv);
   void mlp(int num_rows);
-  void attend(const Pass& pass, const RowGroup& group, const KvView& kv, const Matrix& output, float* lse);
+  void attend(const LevelPass& level, const RowGroup& group, const KvView& kv, const Matrix& output, float* lse);
   void norm(const Vector& weight, int num_rows);
   Matrix rows(const Buffer& buffer, int num_rows, int cols) const;
 

@@ -1,10 +1,9 @@
-// The rounds of drafting: windows first, then level by level.
+// The rounds of drafting: windows first, then all levels in one go.
 #include "draft/longspec/longspec_drafter.h"
 
 #include <algorithm>
 #include <bit>
 #include <numeric>
-#include <set>
 #include <utility>
 
 #include "base/check.h"
@@ -24,30 +23,37 @@ KvShape kv_shape(const ModelConfig& target, DType dtype) {
   return {1, target.num_kv_heads, target.head_dim, dtype};
 }
 
-/// Rows of a tree, rounded up to few classes: attention's choice of a kernel is recorded with it.
-int rows_class(int max_rows_per_tree) {
-  return static_cast<int>(std::bit_ceil(static_cast<unsigned>(max_rows_per_tree)));
+/// The widths of whole trees, the root's first.
+std::vector<int> widths_of(const std::vector<int>& tree_widths) {
+  std::vector<int> widths{1};
+  widths.insert(widths.end(), tree_widths.begin(), tree_widths.end());
+  return widths;
 }
 
 }  // namespace
 
 LongSpecDrafter::Layout::Layout(const Limits& limits, int window_size)
     : window(window_size),
-      width(*std::max_element(limits.tree_widths.begin(), limits.tree_widths.end())),
       // Trees of as many sequences as the rows of a pass allow grow together; at least one does.
-      level_rows(std::max(width, std::min(limits.pass.max_rows, limits.pass.max_sequences * width))),
-      projected_rows(std::max(level_rows, kMinProjectedRows)),
-      num_nodes(std::accumulate(limits.tree_widths.begin(), limits.tree_widths.end() - 1, 0)),
+      most{.widths = widths_of(limits.tree_widths)},
+      num_nodes(most.nodes_above(most.depth()) - 1),
       slots_per_seat(KvWindow::num_slots(window_size, num_nodes)),
-      num_slots(limits.pass.max_sequences * slots_per_seat + 1) {}
+      num_slots(limits.pass.max_sequences * slots_per_seat + 1) {
+  most.num_trees =
+      std::clamp(limits.pass.max_rows / most.widest(), 1, std::min(limits.pass.max_sequences, kMaxRowTier));
+  level_rows = most.num_trees * most.widest();
+  projected_rows = std::max(level_rows, kMinProjectedRows);
+}
 
-LevelBatch::Limits LongSpecDrafter::batch_limits(const Limits& limits, const Layout& layout) {
-  const std::int64_t own = std::int64_t{limits.pass.max_sequences} * (layout.window + 1) +
-                           std::int64_t{layout.level_rows} * depth_of(limits.tree_widths);
-  return {.max_trees = limits.pass.max_sequences,
-          .max_rows = layout.level_rows,
-          .max_projected_rows = layout.projected_rows,
-          .max_list_entries = own + limits.pass.max_list_entries * limits.page_size};  // slots, where not pages
+TreeBatch::Limits LongSpecDrafter::batch_limits(const Limits& limits, const Layout& layout) {
+  return {.most = layout.most,
+          .window = layout.window,
+          .page_tables = {limits.pass.max_sequences, limits.pass.max_list_entries},
+          .max_cross_slots = limits.pass.max_list_entries * limits.page_size};
+}
+
+PassLimits LongSpecDrafter::projection_limits(const Layout& layout) {
+  return {.max_rows = layout.projected_rows, .max_sequences = 1, .max_list_entries = 1, .tables = PassLimits::Tables{}};
 }
 
 LongSpecDrafter::LongSpecDrafter(LongSpecModel model, const ModelConfig& target, const Weights& target_weights,
@@ -60,6 +66,7 @@ LongSpecDrafter::LongSpecDrafter(LongSpecModel model, const ModelConfig& target,
       block_(std::move(model), target, target_weights, backend, layout_.projected_rows, layout_.level_rows),
       vocabulary_(block_.weights().vocabulary),
       kv_(*backend.device, kv_shape(target, dtype), layout_.num_slots, 1),
+      projection_(*backend.device, projection_limits(layout_)),
       batch_(*backend.device, batch_limits(limits, layout_)),
       graphs_(*backend.device, limits.graphs) {
   for (int seat = 0; seat < limits.pass.max_sequences; ++seat) {
@@ -77,7 +84,7 @@ std::size_t LongSpecDrafter::activation_bytes(const LongSpecModel& model, const 
                                               std::size_t element_size, const Limits& limits) {
   const Layout layout(limits, model.config.window);
   return LongSpecBlock::activation_bytes(model, target, element_size, layout.projected_rows, layout.level_rows) +
-         LevelBatch::device_bytes(batch_limits(limits, layout));
+         PassBuffers::device_bytes(projection_limits(layout)) + TreeBatch::device_bytes(batch_limits(limits, layout));
 }
 
 DraftShape LongSpecDrafter::shape_of(const std::vector<int>& tree_widths, int max_drafted) {
@@ -105,36 +112,51 @@ void LongSpecDrafter::forget(SeqId seq) noexcept {
 
 void LongSpecDrafter::draft(std::span<const DraftRequest> requests, std::span<TokenTree> trees) {
   std::vector<Growing> growing;
-  std::vector<TokenTree*> results;
   for (std::size_t i = 0; i < requests.size(); ++i) {
     const DraftRequest& request = requests[i];
-    const int depth = std::min({depth_of(limits_.tree_widths), request.max_depth, request.max_drafted});
+    const int depth = std::min({layout_.most.depth(), request.max_depth, request.max_drafted});
     if (depth <= 0) continue;
-    growing.push_back({&request, &seat_of(request.seq), Beam(request.tokens.back()), depth, {}});
+    growing.push_back({&request, &seat_of(request.seq), depth, {}, &trees[i]});
     vocabulary_.to_columns(request.rule, growing.back().rule);
     if (!limits_.coupled) growing.back().rule.rule.temperature = 0;  // its own most likely tokens, without noise
-    results.push_back(&trees[i]);
   }
-  const auto together = static_cast<std::size_t>(layout_.level_rows / layout_.width);
+  const auto together = static_cast<std::size_t>(layout_.most.num_trees);
   for (std::size_t first = 0; first < growing.size(); first += together) {
     draft_together(std::span(growing).subspan(first, std::min(together, growing.size() - first)));
-  }
-  for (std::size_t k = 0; k < growing.size(); ++k) {
-    growing[k].beam.write(std::min(growing[k].request->max_drafted, limits_.max_drafted), *results[k]);
   }
 }
 
 void LongSpecDrafter::draft_together(std::span<Growing> trees) {
   complete_windows(trees);
-  for (int depth = 0;; ++depth) {
-    std::vector<Growing*> active;
-    for (Growing& tree : trees) {
-      if (depth < tree.max_depth && tree.beam.level_size() > 0) active.push_back(&tree);
-    }
-    if (active.empty()) return;
-    compute_level(active, depth);
-    grow_beams(active, depth);
+  int max_drafted = 0, max_depth = 0;
+  std::vector<SamplingRule> rules;
+  for (const Growing& tree : trees) {
+    max_drafted = std::max(max_drafted, std::min(tree.request->max_drafted, limits_.max_drafted));
+    max_depth = std::max(max_depth, tree.max_depth);
+    rules.push_back(tree.rule.rule);
   }
+  const TreeShape shape = shape_for(static_cast<int>(trees.size()), max_drafted, max_depth);
+  batch_.begin(shape, layout_.num_slots - 1);
+  for (const Growing& tree : trees) add_tree(tree, shape);
+  run(shape, {rules.data(), static_cast<int>(rules.size()), block_.num_columns()}, false);
+  backend_.ops->await_proposals();
+  for (std::size_t i = 0; i < trees.size(); ++i) read_tree(static_cast<int>(i), shape, trees[i]);
+}
+
+TreeShape LongSpecDrafter::shape_for(int num_trees, int max_drafted, int max_depth) const {
+  TreeShape shape{.num_trees = num_trees, .widths = {1}};
+  int width = max_drafted;
+  if (backend_.device->has_graphs()) {
+    // Few shapes, so that they recur. Nodes beyond a tree's limits cost time and are left out when it is read.
+    shape.num_trees = row_tier(num_trees, layout_.most.num_trees);
+    const int largest = std::max(layout_.most.widest(), layout_.most.depth());
+    width = static_cast<int>(std::bit_ceil(static_cast<unsigned>(std::min(max_drafted, largest))));
+    max_depth = std::min(layout_.most.depth(), width);
+  }
+  for (int level = 1; level <= max_depth; ++level) {
+    shape.widths.push_back(std::min(layout_.most.width(level), width));
+  }
+  return shape;
 }
 
 void LongSpecDrafter::complete_windows(std::span<Growing> trees) {
@@ -149,136 +171,99 @@ void LongSpecDrafter::complete_windows(std::span<Growing> trees) {
                               .num_moves = static_cast<int>(moves.size())});
   }
   for (std::size_t first = 0; first < missing.size(); first += static_cast<std::size_t>(layout_.projected_rows)) {
-    batch_.clear();
+    RowBatch rows;
     const std::size_t end = std::min(missing.size(), first + static_cast<std::size_t>(layout_.projected_rows));
     for (std::size_t i = first; i < end; ++i) {
-      batch_.add_row(missing[i].token, missing[i].position, missing[i].slot, {});
+      rows.tokens.push_back(missing[i].token);
+      rows.positions.push_back(missing[i].position);
+      rows.slots.push_back(missing[i].slot);
     }
-    block_.project(batch_.upload_rows(), kv_.layer(0));
+    block_.project(projection_.upload(rows), kv_.layer(0));
   }
   for (Growing& tree : trees) tree.kv->note_window(tree.request->tokens);
 }
 
-void LongSpecDrafter::compute_level(std::span<Growing* const> trees, int depth) {
-  batch_.clear();
-  for (Growing* tree : trees) add_tree(*tree, depth);
-  forward_level();
-  for (Growing* tree : trees) {
-    for (int node = tree->beam.level_begin(); node < static_cast<int>(tree->beam.nodes().size()); ++node) {
-      const TokenId token = tree->beam.nodes()[static_cast<std::size_t>(node)].token;
-      if (node == 0) {
-        tree->kv->note_root(token, tree->root_position());
-      } else {
-        tree->kv->note_node(node - 1, token, tree->root_position() + depth);
-      }
-    }
-  }
-}
-
-void LongSpecDrafter::add_tree(Growing& tree, int depth) {
+void LongSpecDrafter::add_tree(const Growing& tree, const TreeShape& shape) {
   const int root = tree.root_position();
-  const std::vector<Beam::Node>& nodes = tree.beam.nodes();
-  std::vector<Slot> ancestors;
-  for (int node = tree.beam.level_begin(); node < static_cast<int>(nodes.size()); ++node) {
-    const Beam::Node& own = nodes[static_cast<std::size_t>(node)];
-    ancestors.clear();
-    for (int above = own.parent; above > 0; above = nodes[static_cast<std::size_t>(above)].parent) {
-      ancestors.push_back(tree.kv->node_slot(above - 1));
-    }
-    const Slot slot = node == 0 ? tree.kv->place_root(root) : tree.kv->place_node(node - 1);
-    batch_.add_row(own.token, root + depth, slot, ancestors);
-  }
-  // Below the root's level its K/V is a cached key like those before it.
+  std::vector<Slot> nodes{tree.kv->place_root(root)};
+  for (int node = 0; node + 1 < shape.nodes_above(shape.depth()); ++node) nodes.push_back(tree.kv->place_node(node));
   std::vector<Slot> window;
-  const int end = depth == 0 ? root : root + 1;
-  for (int position = std::max(0, root + depth - layout_.window); position < end; ++position) {
+  for (int position = batch_.window_begin(root); position <= root; ++position) {
     window.push_back(tree.kv->ring_slot(position));
   }
-  if (!tree.request->slots.empty()) {
-    batch_.end_tree(window, tree.request->slots);
-  } else {
-    const int num_pages = (root + limits_.page_size - 1) / limits_.page_size;
-    batch_.end_tree(window, tree.request->pages.first(static_cast<std::size_t>(num_pages)), root);
+  const int num_pages = (root + limits_.page_size - 1) / limits_.page_size;
+  batch_.add({.root = tree.request->tokens.back(),
+              .root_position = root,
+              .nodes = nodes,
+              .window = window,
+              .cross_pages = {.pages = tree.request->pages.data(),
+                              .num_pages = num_pages,
+                              .num_lasting = num_pages,
+                              .version = tree.request->version},
+              .cross_slots = tree.request->slots});
+}
+
+void LongSpecDrafter::run(const TreeShape& shape, const ProposalRules& rules, bool only_record) {
+  const int rule_class = backend_.ops->set_rules(rules);
+  try {
+    batch_.stage();
+    const auto work = [this, shape] { issue_levels(shape); };
+    if (!backend_.device->has_graphs()) return work();
+    if (std::exchange(graphs_generation_, batch_.generation()) != batch_.generation()) graphs_.clear();
+    const GraphKey key{.num_rows = shape.num_trees * shape.nodes_above(shape.depth()),
+                       .max_rows_per_sequence = shape.nodes_above(shape.depth() + 1),
+                       .rule_class = rule_class};
+    if (only_record) return graphs_.record(key, work);
+    graphs_.run(key, work);
+  } catch (...) {
+    batch_.forget_tables();
+    throw;
   }
 }
 
-void LongSpecDrafter::forward_level() {
-  const int num_rows = batch_.num_rows();
-  const int tier = backend_.device->has_graphs() ? row_tier(num_rows, layout_.level_rows) : 0;
-  if (tier == 0) {
-    block_.forward(batch_.upload(batch_.max_rows_per_tree()), kv_.layer(0), target_kv_);
-    if (backend_.device->has_graphs()) graphs_.note_eager_pass();
-    return;
+void LongSpecDrafter::issue_levels(const TreeShape& shape) {
+  const TokenId* token_ids = block_.weights().token_ids.as<const TokenId>();
+  batch_.copy_staged();
+  for (int level = 0; level < shape.depth(); ++level) {
+    block_.forward(batch_.level(level), kv_.layer(0), target_kv_);
+    ProposeParams proposals = batch_.proposals(level, block_.logits(shape.num_rows(level)));
+    proposals.token_ids = token_ids;
+    backend_.ops->propose(proposals);
+    GrowBeamParams growth = batch_.growth(level, proposals.top_k);
+    growth.token_ids = token_ids;
+    backend_.ops->grow_beam(growth);
   }
-  run_recorded(tier, rows_class(batch_.max_rows_per_tree()), false);
 }
 
-void LongSpecDrafter::run_recorded(int num_rows, int max_rows_per_tree, bool only_record) {
-  batch_.pad(num_rows, layout_.num_slots - 1);
-  const LevelPass level = batch_.upload(max_rows_per_tree);
-  if (std::exchange(graphs_generation_, batch_.generation()) != batch_.generation()) graphs_.clear();
-  const GraphKey key{.num_rows = num_rows, .max_rows_per_sequence = max_rows_per_tree};
-  const auto work = [this, level] { block_.forward(level, kv_.layer(0), target_kv_); };
-  if (only_record) return graphs_.record(key, work);
-  graphs_.run(key, work);
+void LongSpecDrafter::read_tree(int index, const TreeShape& shape, Growing& tree) {
+  const int root = tree.root_position();
+  tree.kv->note_root(tree.request->tokens.back(), root);
+  Beam beam;
+  for (int level = 1; level <= shape.depth(); ++level) {
+    const std::span<const BeamNode> nodes = batch_.nodes(index, level);
+    const int first = shape.nodes_above(level) - 1;
+    for (std::size_t i = 0; level < shape.depth() && i < nodes.size() && nodes[i].confidence > 0; ++i) {
+      tree.kv->note_node(first + static_cast<int>(i), nodes[i].token, root + level);
+    }
+    if (level <= tree.max_depth) beam.add_level(nodes);
+  }
+  beam.write(std::min(tree.request->max_drafted, limits_.max_drafted), *tree.result);
 }
 
 void LongSpecDrafter::record_graphs(int max_sequences) {
   if (!backend_.device->has_graphs()) return;
-  std::set<std::pair<int, int>> shapes;  // tier, class
-  int width = 1;                         // of the level that is computed: the root first
-  for (const int next_width : limits_.tree_widths) {
-    for (int trees = 1; trees <= max_sequences; ++trees) {
-      const int tier = row_tier(std::min(trees * width, layout_.level_rows), layout_.level_rows);
-      if (tier > 0) shapes.emplace(tier, rows_class(width));
+  SamplingRule plain, filtered, changed, both;  // one of every class
+  filtered.top_k = both.top_k = 2;
+  changed.repetition_penalty = both.repetition_penalty = 1.1f;
+  const int most = std::min(max_sequences, layout_.most.num_trees);
+  for (int trees = 1; trees <= most; ++trees) {
+    const TreeShape shape = shape_for(trees, limits_.max_drafted, layout_.most.depth());
+    for (const SamplingRule& rule : {plain, filtered, changed, both}) {
+      batch_.begin(shape, layout_.num_slots - 1);
+      run(shape, {&rule, 1, block_.num_columns()}, true);
+      backend_.ops->await_proposals();
     }
-    width = next_width;
-  }
-  for (const auto& [tier, max_rows] : shapes) {
-    batch_.clear();
-    run_recorded(tier, max_rows, true);
-    backend_.device->synchronize();
-  }
-}
-
-void LongSpecDrafter::grow_beams(std::span<Growing* const> trees, int depth) {
-  const int width = limits_.tree_widths[static_cast<std::size_t>(depth)];
-  const int top_k = std::min(width, block_.num_columns());
-  std::vector<SamplingRule> rules;
-  std::vector<std::int32_t> positions;
-  std::vector<std::vector<TokenId>> path_columns;
-  for (const Growing* tree : trees) {
-    const Beam& beam = tree->beam;
-    for (int node = beam.level_begin(); node < static_cast<int>(beam.nodes().size()); ++node) {
-      rules.push_back(tree->rule.rule);
-      positions.push_back(tree->root_position() + depth + 1);
-      path_columns.push_back(beam.path(node));
-      for (TokenId& token : path_columns.back()) token = vocabulary_.column(token);
-    }
-  }
-  std::vector<const TokenId*> paths;
-  for (const std::vector<TokenId>& path : path_columns) paths.push_back(path.data());
-  const std::vector<std::int32_t> path_lengths(rules.size(), depth);
-  std::vector<TokenId> tokens(rules.size() * static_cast<std::size_t>(top_k));
-  std::vector<float> confidences(tokens.size());
-  backend_.ops->propose({.logits = block_.logits(static_cast<int>(rules.size())),
-                         .rules = rules.data(),
-                         .positions = positions.data(),
-                         .paths = paths.data(),
-                         .path_lengths = path_lengths.data(),
-                         .top_k = top_k,
-                         .tokens = tokens.data(),
-                         .confidences = confidences.data(),
-                         .token_ids = block_.weights().token_ids.as<const TokenId>()});
-  for (TokenId& token : tokens) {
-    if (token != kNoToken) token = vocabulary_.token(token);
-  }
-  std::size_t first = 0;
-  for (Growing* tree : trees) {
-    const std::size_t count = static_cast<std::size_t>(tree->beam.level_size() * top_k);
-    tree->beam.grow(std::span(tokens).subspan(first, count), std::span(confidences).subspan(first, count), top_k,
-                    std::min(width, tree->request->max_drafted));
-    first += count;
+    trees = shape.num_trees;
   }
 }
 

@@ -12,8 +12,8 @@
 #include "draft/longspec/beam.h"
 #include "draft/longspec/draft_vocabulary.h"
 #include "draft/longspec/kv_window.h"
-#include "draft/longspec/level_batch.h"
 #include "draft/longspec/longspec_block.h"
+#include "draft/longspec/tree_batch.h"
 #include "memory/kv_pool.h"
 
 namespace fastspec {
@@ -58,34 +58,37 @@ class LongSpecDrafter final : public Drafter {
   struct Growing {
     const DraftRequest* request;
     KvWindow* kv;
-    Beam beam;
     int max_depth;
     DraftVocabulary::Rule rule;
+    TokenTree* result;
     int root_position() const { return static_cast<int>(request->tokens.size()) - 1; }
   };
 
   KvWindow& seat_of(SeqId seq);
   void draft_together(std::span<Growing> trees);
   void complete_windows(std::span<Growing> trees);
-  void compute_level(std::span<Growing* const> trees, int depth);
-  void add_tree(Growing& tree, int depth);
-  void forward_level();
-  /// Runs the batch, brought to `num_rows`, as a recording; or only records it.
-  void run_recorded(int num_rows, int max_rows_per_tree, bool only_record);
-  void grow_beams(std::span<Growing* const> trees, int depth);
+  /// @param max_drafted nodes of any of the trees. @param max_depth of any of them.
+  TreeShape shape_for(int num_trees, int max_drafted, int max_depth) const;
+  void add_tree(const Growing& tree, const TreeShape& shape);
+  /// Drafts what is in the batch, as a recording where the device has them; or only records it.
+  void run(const TreeShape& shape, const ProposalRules& rules, bool only_record);
+  /// All levels of the batch, which the host need not wait between.
+  void issue_levels(const TreeShape& shape);
+  void read_tree(int index, const TreeShape& shape, Growing& tree);
 
   /// Sizes that follow from limits and window.
   struct Layout {
     Layout(const Limits& limits, int window);
     int window;
-    int width;           // of the widest level
-    int level_rows;      // of all trees that grow together
+    TreeShape most;      // trees that grow together
+    int level_rows;      // of all of them
     int projected_rows;  // of a pass that completes windows
     int num_nodes;       // of a tree that are ever computed: those of the last level have no children
     int slots_per_seat;
     int num_slots;  // of all seats, and one that padding rows write to
   };
-  static LevelBatch::Limits batch_limits(const Limits& limits, const Layout& layout);
+  static TreeBatch::Limits batch_limits(const Limits& limits, const Layout& layout);
+  static PassLimits projection_limits(const Layout& layout);
 
   Limits limits_;
   Layout layout_;
@@ -95,7 +98,8 @@ class LongSpecDrafter final : public Drafter {
   LongSpecBlock block_;
   DraftVocabulary vocabulary_;
   KvPool kv_;
-  LevelBatch batch_;
+  PassBuffers projection_;
+  TreeBatch batch_;
   GraphCache graphs_;
   int graphs_generation_ = 0;  // of batch_, when the graphs were recorded
   std::vector<KvWindow> seats_;

@@ -22,22 +22,20 @@ class ProposeTest : public ::testing::Test {
   }
   void propose(std::vector<float>& logits, const SamplingRule& rule, const std::vector<TokenId>& path, int top_k,
                const TokenId* token_ids = nullptr) {
-    const std::int32_t position = 101;
-    const TokenId* const paths[] = {path.data()};
-    const std::int32_t lengths[] = {static_cast<std::int32_t>(path.size())};
+    const std::int32_t position = 100;
     const int size = static_cast<int>(logits.size());
     tokens_.assign(static_cast<std::size_t>(top_k), -5);
     confidences_.assign(static_cast<std::size_t>(top_k), kNan);
     ProposeParams params;
     params.logits = {logits.data(), DType::kFloat32, 1, size, size};
-    params.rules = &rule;
     params.positions = &position;
-    params.paths = paths;
-    params.path_lengths = lengths;
+    params.paths = path.data();
+    params.path_length = static_cast<int>(path.size());
     params.top_k = top_k;
     params.token_ids = token_ids;
     params.tokens = tokens_.data();
     params.confidences = confidences_.data();
+    sampler_.set_rules({&rule, 1, size});
     sampler_.propose(params);
   }
   cpu::ThreadPool pool_{2};
@@ -115,6 +113,48 @@ TEST_F(ProposeTest, ColumnsMayStandForOtherTokens) {
       ASSERT_EQ(seen, expected[i]) << "round " << round;
       ASSERT_NEAR(confidences_[i], confidences[i], 1e-6) << "round " << round;
     }
+  }
+}
+
+/// Rows of several rules, and rows behind the last rule.
+TEST_F(ProposeTest, RowsTakeTheRulesInTurn) {
+  std::mt19937_64 random(39);
+  constexpr int kColumns = 40, kRowsPerRule = 3, kRules = 2, kRows = kRowsPerRule * (kRules + 1), kTopK = 4;
+  std::vector<float> logits;
+  std::vector<std::int32_t> positions;
+  std::vector<TokenId> paths;
+  for (int row = 0; row < kRows; ++row) {
+    for (const float value : random_logits(kColumns, 2.0f, random)) logits.push_back(value);
+    positions.push_back(100);
+    for (int i = 0; i < 2; ++i) paths.push_back(static_cast<TokenId>(random() % kColumns));
+  }
+  SamplingRule rules[kRules];
+  rules[0].seed = 3;
+  rules[1].temperature = 0;
+  rules[1].repetition_penalty = 1.4f;
+  std::vector<TokenId> tokens(kRows * kTopK, -5);
+  std::vector<float> confidences(kRows * kTopK, kNan);
+  sampler_.set_rules({rules, kRules, kColumns});
+  sampler_.propose({.logits = {logits.data(), DType::kFloat32, kRows, kColumns, kColumns},
+                    .rows_per_rule = kRowsPerRule,
+                    .positions = positions.data(),
+                    .paths = paths.data(),
+                    .path_length = 2,
+                    .top_k = kTopK,
+                    .tokens = tokens.data(),
+                    .confidences = confidences.data()});
+  for (int row = 0; row < kRows; ++row) {
+    const auto* own_tokens = tokens.data() + row * kTopK;
+    const auto* own_confidences = confidences.data() + row * kTopK;
+    if (row >= kRules * kRowsPerRule) {
+      EXPECT_EQ(std::count(own_tokens, own_tokens + kTopK, kNoToken), kTopK);
+      EXPECT_EQ(std::count(own_confidences, own_confidences + kTopK, 0.0f), kTopK);
+      continue;
+    }
+    std::vector<float> own(logits.begin() + row * kColumns, logits.begin() + (row + 1) * kColumns);
+    propose(own, rules[row / kRowsPerRule], {paths[2 * row], paths[2 * row + 1]}, kTopK);
+    EXPECT_TRUE(std::equal(tokens_.begin(), tokens_.end(), own_tokens)) << row;
+    EXPECT_TRUE(std::equal(confidences_.begin(), confidences_.end(), own_confidences)) << row;
   }
 }
 

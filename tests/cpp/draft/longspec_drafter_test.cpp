@@ -1,28 +1,16 @@
 // LongSpec's drafter against one that starts anew: whatever was drafted, accepted, cut or failed before, the tree is
 // that of the tokens alone. What the block computes is judged by tests/reference.
-#include "draft/longspec/longspec_drafter.h"
-
 #include <gtest/gtest.h>
 
 #include <memory>
-#include <numeric>
-#include <random>
 #include <set>
 
+#include "cpp/draft/longspec_fixture.h"
 #include "support/expect_error.h"
 #include "support/failing_ops.h"
-#include "support/replaying_device.h"
-#include "support/tiny_model.h"
 
 namespace fastspec::test {
 namespace {
-
-using Tokens = std::vector<TokenId>;
-
-constexpr int kVocabSize = 61;
-constexpr int kPageSize = 4;
-constexpr int kWindow = 12;
-constexpr std::uint64_t kTargetSeed = 11;
 
 /// What a drafter asks of its backend.
 struct Use {
@@ -50,97 +38,6 @@ class WatchedOps final : public InterceptedOps {
   void before() override {}
   void after() override {}
   Use& use_;
-};
-
-class LongSpecDrafterTest : public ::testing::Test {
- protected:
-  explicit LongSpecDrafterTest(int max_tokens = 400)
-      : pages_(static_cast<std::size_t>(max_tokens / kPageSize + 1)),
-        weights_(testing::tiny_weights(config_, kTargetSeed, DType::kFloat32, *backend_.device)),
-        target_kv_(*backend_.device, {config_.num_layers, config_.num_kv_heads, config_.head_dim, DType::kFloat32},
-                   static_cast<int>(pages_.size()), kPageSize) {
-    std::iota(pages_.begin(), pages_.end(), 0);
-    std::reverse(pages_.begin(), pages_.end());
-    const KvView& view = target_kv_.layers().back();
-    std::normal_distribution<float> normal;
-    for (std::int64_t i = 0; i < view.page_stride * static_cast<std::int64_t>(pages_.size()); ++i) {
-      static_cast<float*>(view.base)[i] = normal(random_);
-    }
-  }
-
-  std::unique_ptr<LongSpecDrafter> make_drafter(Backend& backend) {
-    return std::make_unique<LongSpecDrafter>(
-        testing::tiny_longspec(config_, kTargetSeed, window_, DType::kFloat32, *backend.device, vocabulary_), config_,
-        weights_, target_kv_.layers().back(), backend, DType::kFloat32, limits());
-  }
-  LongSpecDrafter::Limits limits() const {
-    return {.tree_widths = widths_,
-            .coupled = coupled_,
-            .max_drafted = 255,
-            .pass = {.max_rows = max_rows_,
-                     .max_sequences = 3,
-                     .max_list_entries = 3 * static_cast<std::int64_t>(pages_.size())},
-            .page_size = kPageSize};
-  }
-
-  DraftRequest request(SeqId seq, const Tokens& tokens) {
-    return {.seq = seq,
-            .tokens = tokens,
-            .pages = pages_,
-            .slots = slots_,
-            .max_drafted = max_drafted_,
-            .max_depth = max_depth_,
-            .rule = {.temperature = temperature_, .seed = 5}};
-  }
-
-  TokenTree draft(LongSpecDrafter& drafter, SeqId seq, const Tokens& tokens) {
-    TokenTree tree(tokens.back());
-    const DraftRequest asked = request(seq, tokens);
-    drafter.draft({&asked, 1}, {&tree, 1});
-    EXPECT_NO_THROW(tree.check(max_drafted_, max_depth_, kVocabSize));
-    return tree;
-  }
-  TokenTree draft_anew(const Tokens& tokens) { return draft(*make_drafter(backend_), 1, tokens); }
-
-  static void expect_equal(const TokenTree& seen, const TokenTree& expected) {
-    EXPECT_EQ(seen.tokens, expected.tokens);
-    EXPECT_EQ(seen.parents, expected.parents);
-    EXPECT_EQ(seen.confidence, expected.confidence);
-  }
-
-  Tokens random_tokens(int count) {
-    Tokens tokens;
-    for (int i = 0; i < count; ++i) tokens.push_back(static_cast<TokenId>(random_() % kVocabSize));
-    return tokens;
-  }
-
-  /// Accepts the path to a random node and a random bonus token. @returns the node's depth.
-  int accept(const TokenTree& tree, Tokens& tokens) {
-    Tokens path;
-    for (int node = static_cast<int>(random_() % static_cast<unsigned>(tree.num_nodes())); node > 0;
-         node = tree.parents[static_cast<std::size_t>(node)]) {
-      path.push_back(tree.tokens[static_cast<std::size_t>(node)]);
-    }
-    tokens.insert(tokens.end(), path.rbegin(), path.rend());
-    tokens.push_back(static_cast<TokenId>(random_() % kVocabSize));
-    return static_cast<int>(path.size());
-  }
-
-  std::mt19937 random_{1};
-  ModelConfig config_ = testing::tiny_config(kVocabSize);
-  std::vector<PageId> pages_;
-  Backend backend_ = make_backend("cpu:reference", DType::kFloat32, 1);
-  Weights weights_;
-  KvPool target_kv_;
-  std::vector<int> widths_{3, 5, 4, 4};
-  int window_ = kWindow;
-  int max_rows_ = 64;
-  int max_drafted_ = 255;
-  int max_depth_ = 255;
-  float temperature_ = 0;
-  bool coupled_ = true;
-  std::vector<TokenId> vocabulary_;
-  std::vector<Slot> slots_;
 };
 
 TEST_F(LongSpecDrafterTest, EveryAcceptedPathLeavesWhatAFreshStartHas) {
@@ -248,21 +145,6 @@ TEST_F(LongSpecDrafterTest, SequencesOfABatchDraftWhatTheyDraftAlone) {
       }
     }
   }
-}
-
-TEST_F(LongSpecDrafterTest, RecordedLevelsAreThoseOfAnyDevice) {
-  Backend replaying = make_backend("cpu:reference", DType::kFloat32, 1);
-  replaying.device = std::make_unique<testing::ReplayingDevice>(std::move(replaying.device));
-  const auto drafter = make_drafter(replaying);
-  drafter->record_graphs(1);
-  EXPECT_GE(drafter->graphs().graphs, 3);  // the root, three nodes, four or five
-  Tokens tokens = random_tokens(9);
-  for (int round = 0; round < 12; ++round) {
-    const TokenTree tree = draft(*drafter, 1, tokens);
-    expect_equal(tree, draft_anew(tokens));
-    accept(tree, tokens);
-  }
-  EXPECT_EQ(drafter->graphs().replays, 12 * 4);  // every level of every tree
 }
 
 TEST_F(LongSpecDrafterTest, ASmallerTreeKeepsTheBestOfWhatItsLevelsHold) {

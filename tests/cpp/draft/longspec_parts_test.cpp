@@ -9,62 +9,50 @@
 #include "draft/longspec/beam.h"
 #include "draft/longspec/draft_vocabulary.h"
 #include "draft/longspec/kv_window.h"
+#include "support/expect_error.h"
 
 namespace fastspec::test {
 namespace {
 
-TEST(BeamTest, TakesTheBestOfAllChildrenOfALevel) {
-  Beam beam(9);
-  beam.grow(std::vector<TokenId>{5, 6, 7}, std::vector<float>{0.5f, 0.3f, 0.2f}, 3, 2);
-  ASSERT_EQ(beam.level_size(), 2);
-  // 0.5 * 0.4, 0.5 * 0.35, 0.3 * 0.9, 0.3 * 0.1
-  beam.grow(std::vector<TokenId>{1, 2, 3, 4}, std::vector<float>{0.4f, 0.35f, 0.9f, 0.1f}, 2, 3);
+TEST(BeamTest, LevelsBecomeATree) {
+  Beam beam;
+  EXPECT_EQ(beam.add_level(std::vector<BeamNode>{{5, 0, 0.5f}, {6, 0, 0.3f}}), 2);
+  EXPECT_EQ(beam.add_level(std::vector<BeamNode>{{3, 1, 0.9f}, {1, 0, 0.4f}, {2, 0, 0.35f}, {}, {}}), 3);
+  EXPECT_EQ(beam.add_level(std::vector<BeamNode>{{4, 2, 0.1f}}), 1);
   TokenTree tree(9);
   beam.write(255, tree);
-  EXPECT_EQ(tree.tokens, (std::vector<TokenId>{9, 5, 6, 3, 1, 2}));
-  EXPECT_EQ(tree.parents, (std::vector<int>{-1, 0, 0, 2, 1, 1}));
-  EXPECT_EQ(beam.path(3), (std::vector<TokenId>{6, 3}));
-  EXPECT_EQ(beam.level_begin(), 3);
+  EXPECT_EQ(tree.tokens, (std::vector<TokenId>{9, 5, 6, 3, 1, 2, 4}));
+  EXPECT_EQ(tree.parents, (std::vector<int>{-1, 0, 0, 2, 1, 1, 5}));
+  EXPECT_EQ(tree.confidence, (std::vector<float>{1, 0.5f, 0.3f, 0.9f, 0.4f, 0.35f, 0.1f}));
 }
 
-TEST(BeamTest, TiesGoToTheEarlierParentAndRank) {
-  Beam beam(0);
-  beam.grow(std::vector<TokenId>{4, 3}, std::vector<float>{0.5f, 0.5f}, 2, 2);
-  beam.grow(std::vector<TokenId>{8, 7, 6, 5}, std::vector<float>(4, 0.25f), 2, 3);
-  TokenTree tree(0);
-  beam.write(255, tree);
-  EXPECT_EQ(tree.tokens, (std::vector<TokenId>{0, 4, 3, 8, 7, 6}));
-}
-
-TEST(BeamTest, WhatIsNoProposalIsNoNode) {
-  Beam beam(0);
-  beam.grow(std::vector<TokenId>{4, kNoToken, 2}, std::vector<float>{1, 0, 0}, 3, 3);
-  EXPECT_EQ(beam.level_size(), 1);
-  beam.grow(std::vector<TokenId>{kNoToken}, std::vector<float>{0}, 1, 3);
-  EXPECT_EQ(beam.level_size(), 0);
-  TokenTree tree(0);
-  beam.write(255, tree);
-  EXPECT_EQ(tree.num_drafted(), 1);
+TEST(BeamTest, ANodeWithoutParentIsRefused) {
+  Beam beam;
+  beam.add_level(std::vector<BeamNode>{{5, 0, 0.5f}});
+  expect_error(ErrorCode::kInternal, {"parent 1 of 1"}, [&] { beam.add_level(std::vector<BeamNode>{{5, 1, 0.5f}}); });
 }
 
 TEST(BeamTest, ATreeCutToAnySizeIsClosedUnderParents) {
   std::mt19937 random(3);
   for (int round = 0; round < 50; ++round) {
-    Beam beam(0);
-    for (int depth = 0; depth < 4 && beam.level_size() > 0; ++depth) {
-      std::vector<TokenId> tokens;
-      std::vector<float> confidences;
-      for (int i = 0; i < beam.level_size() * 4; ++i) {
-        tokens.push_back(i % 4);
-        confidences.push_back(static_cast<float>(random() % 3) / 2);  // many ties, many ones
+    Beam beam;
+    int num_nodes = 0;
+    int above = 1;
+    for (int depth = 0; depth < 4 && above > 0; ++depth) {
+      std::vector<BeamNode> level;
+      for (unsigned i = random() % 6; i > 0; --i) {
+        // Many ties, many ones.
+        level.push_back({static_cast<TokenId>(i), static_cast<int>(random() % static_cast<unsigned>(above)),
+                         static_cast<float>(1 + random() % 2) / 2});
       }
-      beam.grow(tokens, confidences, 4, 6);
+      above = beam.add_level(level);
+      num_nodes += above;
     }
-    for (int size = 0; size <= static_cast<int>(beam.nodes().size()) - 1; ++size) {
+    for (int size = 0; size <= num_nodes; ++size) {
       TokenTree tree(0);
       beam.write(size, tree);
       EXPECT_EQ(tree.num_drafted(), size);
-      EXPECT_NO_THROW(tree.check(std::max(size, 1), 4, 4));
+      EXPECT_NO_THROW(tree.check(std::max(size, 1), 4, 7));
     }
   }
 }

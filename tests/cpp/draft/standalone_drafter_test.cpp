@@ -58,16 +58,15 @@ class StandaloneDrafterTest : public ::testing::Test {
       batch.kv.lists.push_back({});
       batch.logit_rows.push_back(batch.num_rows() - 1);
       batch.end_sequence(NewMask::kCausal);
-      const auto position = static_cast<std::int32_t>(tokens.size());
-      const std::int32_t path_length = k;
-      const TokenId* path = chain.data();
+      const auto position = static_cast<std::int32_t>(tokens.size()) - 1;
       TokenId token = kNoToken;
       float confidence = 0;
-      backend_.ops->propose({.logits = model.forward(buffers.upload(batch), kv),
-                             .rules = &rule,
+      const Matrix logits = model.forward(buffers.upload(batch), kv);
+      backend_.ops->set_rules({&rule, 1, logits.cols});
+      backend_.ops->propose({.logits = logits,
                              .positions = &position,
-                             .paths = &path,
-                             .path_lengths = &path_length,
+                             .paths = chain.data(),
+                             .path_length = k,
                              .top_k = 1,
                              .tokens = &token,
                              .confidences = &confidence});
