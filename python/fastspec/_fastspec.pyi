@@ -32,6 +32,9 @@ class DrafterConfig:
     ngram_min: int
     ngram_max: int
     tree_widths: list[int]
+    window: int
+    sinks: int
+    rebase_positions: bool
     def __init__(
         self,
         *,
@@ -40,6 +43,9 @@ class DrafterConfig:
         ngram_min: int = 2,
         ngram_max: int = 4,
         tree_widths: list[int] = ...,
+        window: int = ...,
+        sinks: int = ...,
+        rebase_positions: bool = ...,
     ) -> None: ...
     @staticmethod
     def parse(text: str) -> DrafterConfig: ...
