@@ -33,7 +33,7 @@ void check_range(const char* option, std::int64_t value, std::int64_t lowest, st
 template <typename T>
 T get(const nlohmann::json& value, const std::string& option) {
   try {
-    if constexpr (std::is_integral_v<T>) {
+    if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
       if (!value.is_number_integer()) throw std::invalid_argument("not an integer");
       const bool fits = value.is_number_unsigned() ? std::in_range<T>(value.get<std::uint64_t>())
                                                    : std::in_range<T>(value.get<std::int64_t>());
