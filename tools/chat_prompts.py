@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import itertools
 import re
+import textwrap
 import zlib
 from collections.abc import Iterator, Sequence
 
@@ -132,8 +133,9 @@ def instructions_from_code(text: str) -> Iterator[list[Message]]:
     except (SyntaxError, ValueError):
         return
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    lines = text.splitlines()  # ast.get_source_segment() would go through all of them again for each function
     for function in functions[:: max(1, len(functions) // 8)][:8]:
-        source = ast.get_source_segment(text, function) or ""
+        source = textwrap.dedent("\n".join(lines[function.lineno - 1 : function.end_lineno]))
         purpose = (ast.get_docstring(function) or "").split("\n\n")[0]
         if len(purpose) > 30:
             yield _chat(f"Write a Python function `{function.name}`. {purpose}")

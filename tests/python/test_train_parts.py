@@ -13,12 +13,13 @@ from torch.nn import functional
 from fastspec import InvalidArgumentError, InvalidFileError, NotFoundError
 from fastspec.train import attention
 from fastspec.train.block import LongSpecBlock, start_from_target
+from fastspec.train.candidates import Candidates
 from fastspec.train.documents import Documents, concatenate, until_repetition
 from fastspec.train.drafter_files import load_drafter, save_drafter
 from fastspec.train.loss import linear_cross_entropy
 from fastspec.train.offline import CHAIN, DraftLevel, Tally, accepted_lengths, draft_trees
 from fastspec.train.options import PRESETS, TrainOptions, from_preset
-from fastspec.train.rows import Batches, cut_rows
+from fastspec.train.rows import Batches, cut_rows, drawn_shifts
 from fastspec.train.target import Target, offset_positions
 
 CPU = torch.device("cpu")
@@ -313,6 +314,41 @@ def test_rows_cover_the_data_and_steps_do_not_depend_on_the_past() -> None:
         assert len(rows) == 2
 
 
+@pytest.mark.parametrize(("decay", "parts"), [(1.0, 1), (1.0, 3), (0.5, 1), (0.5, 4), (0.5, 9)])
+def test_shifts_come_as_often_as_they_matter(decay: float, parts: int) -> None:
+    generator = torch.Generator().manual_seed(1)
+    draws = [drawn_shifts(4, parts, decay, generator) for _ in range(2000)]
+    counts = torch.tensor([shift for draw in draws for shift in draw]).bincount(minlength=5).double()
+    wanted = torch.tensor([0, 1, decay, decay**2, decay**3])
+    torch.testing.assert_close((counts / counts.sum()).float(), wanted / wanted.sum(), rtol=0, atol=0.03)
+    if decay == 1.0:
+        assert all(len(set(draw)) == parts for draw in draws)
+
+
+def test_with_as_many_parts_as_shifts_each_comes_once() -> None:
+    generator = torch.Generator().manual_seed(2)
+    assert all(sorted(drawn_shifts(5, 5, 1.0, generator)) == [1, 2, 3, 4, 5] for _ in range(500))
+
+
+# --- candidates -------------------------------------------------------------------------------------------------------
+
+
+def test_the_average_follows_the_weights(target: Target) -> None:
+    block = random_block(target)
+    candidates = Candidates(block, decay=0.3)
+    weight = block.mlp.up_proj.weight
+    expected = weight.detach().clone()
+    for step in range(4):
+        with torch.no_grad():
+            weight += 1.0
+        candidates.follow(step)
+        keep = min(0.3, (1 + step) / (10 + step))
+        expected = keep * expected + (1 - keep) * weight.detach()
+    torch.testing.assert_close(candidates.average.mlp.up_proj.weight, expected)
+    assert candidates.drafter is candidates.average
+    assert Candidates(block, decay=0.0).average is block
+
+
 # --- options ----------------------------------------------------------------------------------------------------------
 
 
@@ -323,7 +359,7 @@ def test_rows_cover_the_data_and_steps_do_not_depend_on_the_past() -> None:
         ({"steps": 5, "labels": "guess"}, "labels is 'guess', expected data or target"),
         ({"steps": 5, "distill": 1.5}, "distill is 1.5, expected 0 to 1"),
         ({"steps": 5, "length": 4096}, "batch_tokens is 32768"),
-        ({"steps": 5, "depth": 2, "shifts_at_once": 3}, "shifts_at_once is 3, there are 2 shifts"),
+        ({"steps": 5, "shift_decay": 0.0}, "shift_decay is 0.0, expected 0.01 to 1"),
     ],
 )
 def test_impossible_options_are_named(changes: dict[str, Any], message: str) -> None:

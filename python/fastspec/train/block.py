@@ -100,7 +100,13 @@ class Mlp(nn.Module):
 
 
 class LongSpecBlock(nn.Module):
-    """The drafter without the target's embedding and head."""
+    """The drafter without the target's embedding and head.
+
+    Attributes:
+        draft_vocabulary: int32 token ids, ascending, that it proposes; None = all of the target's.
+    """
+
+    draft_vocabulary: torch.Tensor | None
 
     def __init__(self, shape: BlockShape) -> None:
         """Random weights of torch's own initialisation."""
@@ -114,6 +120,11 @@ class LongSpecBlock(nn.Module):
         self.post_cross_attention_layernorm = RmsNorm(shape.hidden_size, shape.norm_eps)
         if shape.final_norm:
             self.norm = RmsNorm(shape.hidden_size, shape.norm_eps)
+        self.register_buffer("draft_vocabulary", None)
+
+    def head(self, whole: torch.Tensor) -> torch.Tensor:
+        """The rows of the target's head that give the logits of draft_vocabulary."""
+        return whole if self.draft_vocabulary is None else whole[self.draft_vocabulary.long()]
 
     def self_keys(self, x: torch.Tensor, rope: Rope) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of tokens; they depend on embedding and position only: self-attention comes first."""

@@ -73,7 +73,13 @@ def _add_longspec(commands: Any) -> None:
         "continuations of prompts cut from --texts",
     )
     parser.add_argument("--texts", nargs="+", type=Path, default=[], help=f"{_FILES_HELP} for --data {GENERATE}")
-    parser.add_argument("--heldout", nargs="+", type=Path, default=[], help="as --data; for the acceptance curve")
+    parser.add_argument(
+        "--validation",
+        nargs="+",
+        type=Path,
+        default=[],
+        help="as --data; for the acceptance curve, and to choose the best of the weights passed through",
+    )
     parser.add_argument("--out", type=Path, required=True, help="directory of the drafter and its checkpoint")
     parser.add_argument("--preset", help=f"start from {', '.join(PRESETS)}; other options change it")
     parser.add_argument("--init", type=Path, help="drafter to start from: the stage before")
@@ -110,6 +116,9 @@ def _add_cutting(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--prompt-tokens", type=int, nargs=2, default=[32, 256], metavar=("LEAST", "MOST"))
     group.add_argument("--prompt-seed", type=int, default=0)
     group.add_argument("--repeat", action="store_true", help="take whole prompts again where there are fewer")
+    group.add_argument(
+        "--join", action="store_true", help="cut across the texts of a kind, for prompts longer than one"
+    )
 
 
 def _add_fields(parser: argparse.ArgumentParser, of: Any, prefix: str = "") -> None:
@@ -183,12 +192,14 @@ def _texts(paths: Sequence[Path], target: Path) -> tuple[list[Text], Tokenizer]:
 def _cut(paths: Sequence[Path], target: Path, options: argparse.Namespace) -> Documents:
     """Prompts: those of .safetensors files as they are, those of texts cut."""
     from fastspec.train.documents import Documents, concatenate
-    from fastspec.train.texts import cut_prompts
+    from fastspec.train.texts import cut_prompts, joined
 
     made = [path for path in paths if path.suffix == ".safetensors"]
     parts = [Documents.load(path, _vocab_size(target)) for path in made]
     if others := [path for path in paths if path.suffix != ".safetensors"]:
         texts, tokenizer = _texts(others, target)
+        if options.join:
+            texts = joined(texts)
         least, most = options.prompt_tokens
         parts.append(
             cut_prompts(texts, tokenizer.encode, options.each, least, most, options.prompt_seed, options.repeat)
@@ -230,7 +241,11 @@ def _generate(options: argparse.Namespace) -> int:
 def _described(documents: Documents) -> str:
     counts = documents.kind.bincount(minlength=len(documents.kinds)).tolist()
     each = ", ".join(f"{count} {kind}" for kind, count in zip(documents.kinds, counts, strict=True))
-    return f"{len(documents)} documents ({each}), {documents.tokens.numel()} tokens"
+    different = {tuple(documents[i]) for i in range(len(documents))}
+    return (
+        f"{len(documents)} documents ({each}), {documents.tokens.numel()} tokens; "
+        f"{len(different)} different ones, {sum(map(len, different))} tokens"
+    )
 
 
 # --- training ---------------------------------------------------------------------------------------------------------
@@ -253,11 +268,11 @@ def _longspec(options: argparse.Namespace) -> int:
 def _check_longspec(options: argparse.Namespace) -> None:
     _check_cutting(options)
     files = [Path(name) for name in options.data if name != GENERATE]
-    _check_files([*files, *options.texts, *options.heldout])
+    _check_files([*files, *options.texts, *options.validation])
     if (GENERATE in options.data) != bool(options.texts):
         raise InvalidArgumentError(f"--texts is what --data {GENERATE} cuts prompts from: give both or none")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and (
-        GENERATE in options.data or any(path.suffix != ".safetensors" for path in options.heldout)
+        GENERATE in options.data or any(path.suffix != ".safetensors" for path in options.validation)
     ):
         raise InvalidArgumentError("several processes train on data that is there: make it with `train generate` first")
     has_checkpoint = (options.out / "checkpoint" / "state.json").is_file()
@@ -279,7 +294,7 @@ def _train(options: argparse.Namespace, chosen: TrainOptions, generate: Generate
 
     directory = hub.resolve_model(options.target)
     data = _training_data(options, generate, directory)
-    heldout = _heldout(options, generate, directory)
+    validation = _validation(options, generate, directory)
     target = Target(directory, ranks.device, getattr(torch, chosen.dtype))
     torch.manual_seed(chosen.seed)
     if options.init is not None:
@@ -289,7 +304,7 @@ def _train(options: argparse.Namespace, chosen: TrainOptions, generate: Generate
         if chosen.start == "target":
             start_from_target(block, target.model, chosen.start_scale)
         block = block.to(ranks.device)
-    trainer = Trainer(target, block, data, heldout, chosen, options.out, ranks, log=_say)
+    trainer = Trainer(target, block, data, validation, chosen, options.out, ranks, log=_say)
     if ranks.first:
         _say(f"options: {json.dumps(vars(chosen))}")
     if options.resume:
@@ -322,15 +337,15 @@ def _training_data(options: argparse.Namespace, generate: GenerateOptions, targe
     return parts
 
 
-def _heldout(options: argparse.Namespace, generate: GenerateOptions, target: Path) -> Documents | None:
-    """Held-out prompts with greedy continuations, made here where the files have none."""
-    if not options.heldout:
+def _validation(options: argparse.Namespace, generate: GenerateOptions, target: Path) -> Documents | None:
+    """Prompts of validation with greedy continuations, made here where the files have none."""
+    if not options.validation:
         return None
     from dataclasses import replace
 
     from fastspec.train.generate import continue_prompts
 
-    found = _cut(options.heldout, target, options)
+    found = _cut(options.validation, target, options)
     if bool((found.starts.diff() > found.prompt_lengths).all()):
         return found
     greedy = replace(generate, sampled_share=0.0, opening=0, minutes=0.0, max_new=min(128, generate.max_new))

@@ -1,4 +1,4 @@
-"""The curves of a run as a picture: loss, and acceptance on held-out text. Without matplotlib there is none."""
+"""The curves of a run as a picture: loss, and acceptance on validation text. Without matplotlib there is none."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def draw(path: Path, runs: Mapping[str, History]) -> bool:
             points = [(e["step"], sum(t[shape] for t in e["tau"].values()) / len(e["tau"])) for e in evaluations]
             right.plot(*zip(*points, strict=True), marker=".", label=f"{name}, {shape}")
     left.set(xlabel="step", ylabel="cross-entropy", title="training loss")
-    right.set(xlabel="step", ylabel="τ, bonus included", title="acceptance length on held-out text, T = 0")
+    right.set(xlabel="step", ylabel="τ, bonus included", title="acceptance length on validation text, T = 0")
     for axes in (left, right):
         axes.grid(alpha=0.3)
         if axes.get_legend_handles_labels()[0]:

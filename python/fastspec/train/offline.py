@@ -133,6 +133,7 @@ def draft_trees(
     batch, count = roots.shape
     places = torch.arange(tokens.shape[1], device=tokens.device)
     context = block.self_keys(target.embed(tokens), target.rope(moved(places[None], offset)))
+    head, vocabulary = block.head(target.head), block.draft_vocabulary
     nodes = tokens.gather(1, roots)[:, :, None]
     scores = torch.zeros(batch, count, 1, device=tokens.device)
     path: tuple[torch.Tensor, torch.Tensor] | None = None
@@ -146,12 +147,13 @@ def draft_trees(
         embedded = target.embed(nodes.flatten(1))
         hidden = block(embedded, target.rope(moved(row_places, offset)), level.self_attention, level.cross_attention)
 
-        logits = (hidden.to(target.head.dtype) @ target.head.T).float().unflatten(1, (count, rows))
+        logits = (hidden.to(head.dtype) @ head.T).float().unflatten(1, (count, rows))
         best, ids = logits.topk(min(width, logits.shape[-1]), dim=-1)
         each = (best - logits.logsumexp(dim=-1, keepdim=True) + scores[..., None]).flatten(2)
         scores, chosen = each.topk(min(width, each.shape[-1]), dim=-1)
         parents = chosen // best.shape[-1]
         nodes = ids.flatten(2).gather(2, chosen)
+        nodes = nodes if vocabulary is None else vocabulary[nodes].long()
         path = None if level.path is None else (_pick(level.path[0], parents), _pick(level.path[1], parents))
         yield DraftLevel(parents, nodes, scores)
 

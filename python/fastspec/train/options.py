@@ -24,7 +24,9 @@ class TrainOptions:
         beta2: of AdamW; its beta1 is 0.9.
         clip: largest norm of the gradient.
         depth: flash noisy training draws shifts from 1..depth; 1 = off, every pass as a tree's first level.
-        shifts_at_once: equal parts of a batch, each with a shift of its own.
+        shifts_at_once: equal parts of a batch, each with a shift of its own; more parts than shifts draw some again.
+        shift_decay: chance of a shift, over the chance of the one below it. A node of a tree counts only where all
+            above it were right, so the larger shifts matter less; 1 = as in the paper, all alike.
         anchor_positions: anchor-offset indices reach up to this position; 0 = off, -1 = the model's longest sequence.
         anchor_share: share of rows that are moved at all.
         labels: "data", the next token of the text (the paper's), or "target", the target's most likely one.
@@ -35,13 +37,18 @@ class TrainOptions:
         start_scale: of what the copied layer adds to its input; in the target it reads far more than an embedding.
         window: tokens that self-attention sees behind a token.
         intermediate_size: of the drafter's MLP; 0 = the target's.
+        vocabulary: tokens that the drafter proposes, the most frequent of the data; 0 = all. The head is most of the
+            cost of training, and of drafting, where the target's vocabulary is large. Of no use with --init.
         cache_target: run the target once over all rows and keep what the drafter sees of it, in the device's memory;
             offsets are drawn once a row then. Needs about 2 (kv_heads * head_dim + hidden_size) * 2 bytes a token.
         dtype: "bfloat16" or "float32", of the target and of the arithmetic; the drafter's weights are in float32.
         seed: of everything drawn.
-        eval_seconds: time between evaluations on the held-out documents; 0 = only at the end.
-        eval_documents: of each kind, in these; the one at the end takes all.
-        eval_offset: positions of held-out documents are moved by this, to see acceptance at high positions.
+        average: decay of a running average of the weights, a step; the average is what is evaluated and written. 0 =
+            none.
+        evaluations: on the validation documents, evenly over the run, the last at its end. The weights that do best,
+            by the sum over trees' shapes of tau's mean over kinds, become the drafter.
+        eval_documents: the first so many of each kind.
+        eval_offset: positions of validation documents are moved by this, to see acceptance at high positions.
         save_seconds: time between checkpoints; 0 = only at the end.
         log_seconds: time between lines of the log.
     """
@@ -58,6 +65,7 @@ class TrainOptions:
     clip: float = 1.0
     depth: int = 5
     shifts_at_once: int = 1
+    shift_decay: float = 1.0
     anchor_positions: int = -1
     anchor_share: float = 1.0
     labels: str = "data"
@@ -68,10 +76,12 @@ class TrainOptions:
     start_scale: float = 1.0
     window: int = 512
     intermediate_size: int = 0
+    vocabulary: int = 0
     cache_target: bool = False
     dtype: str = "bfloat16"
     seed: int = 0
-    eval_seconds: float = 60.0
+    average: float = 0.0
+    evaluations: int = 10
     eval_documents: int = 64
     eval_offset: int = 0
     save_seconds: float = 300.0
@@ -94,8 +104,6 @@ class TrainOptions:
             raise InvalidArgumentError(f"length is {self.length}, expected more than depth ({self.depth})")
         if self.batch_tokens < self.length:
             raise InvalidArgumentError(f"batch_tokens is {self.batch_tokens}, less than a row ({self.length})")
-        if self.shifts_at_once > self.depth:
-            raise InvalidArgumentError(f"shifts_at_once is {self.shifts_at_once}, there are {self.depth} shifts")
 
 
 @dataclass(frozen=True)
@@ -152,14 +160,17 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("clip", 1e-6, 1e9),
     ("depth", 1, 64),
     ("shifts_at_once", 1, 64),
+    ("shift_decay", 0.01, 1),
     ("anchor_positions", -1, 1 << 24),
     ("anchor_share", 0, 1),
     ("distill", 0, 1),
     ("start_scale", 1e-6, 1e3),
     ("window", 1, 1 << 20),
     ("intermediate_size", 0, 1 << 20),
+    ("vocabulary", 0, 1 << 24),
     ("seed", 0, 1 << 31),
-    ("eval_seconds", 0, 1e9),
+    ("average", 0, 0.99999),
+    ("evaluations", 1, 1e6),
     ("eval_documents", 1, 1 << 20),
     ("eval_offset", 0, 1 << 24),
     ("save_seconds", 0, 1e9),
@@ -182,7 +193,8 @@ PRESETS: dict[str, TrainOptions] = {
         lr=2e-3,
         warmup_steps=200,
         weight_decay=0.01,
-        shifts_at_once=5,
+        shifts_at_once=8,
+        shift_decay=0.8,
         anchor_share=0.5,
         labels="target",
         distill=0.5,
@@ -190,11 +202,29 @@ PRESETS: dict[str, TrainOptions] = {
         final_norm=True,
         start="target",
         cache_target=True,
-        eval_seconds=30.0,
-        eval_documents=16,
+        average=0.998,
+        evaluations=12,
+        eval_documents=32,
         save_seconds=120.0,
     ),
 }
+# A drafter for long contexts of a small model with a large vocabulary: moved short rows, then long rows as they are.
+PRESETS["long-context-1"] = replace(
+    PRESETS["smollm2-demo"], minutes=3.0, anchor_share=0.7, intermediate_size=2048, vocabulary=32768, evaluations=6
+)
+PRESETS["long-context-2"] = replace(
+    PRESETS["long-context-1"],
+    minutes=1.5,
+    length=32768,
+    batch_tokens=131072,
+    lr=3e-4,
+    warmup_steps=20,
+    shifts_at_once=4,
+    anchor_positions=0,
+    prompt_loss=True,
+    average=0.98,
+    evaluations=4,
+)
 
 
 def from_preset(preset: str | None, changes: dict[str, Any]) -> TrainOptions:

@@ -36,8 +36,17 @@ class RowGroup:
         return int(self.tokens.shape[1])
 
 
+def padded_length(tokens: int, longest: int, step: int = 64) -> int:
+    """Length of the row that takes so many tokens: a multiple of `step`, of an eighth of the length where it is more.
+
+    So there are few groups, and a batch finds rows enough of its length, however long rows are.
+    """
+    step = max(step, 1 << max(0, tokens.bit_length() - 4))
+    return min(longest, -(-tokens // step) * step)
+
+
 def cut_rows(documents: Sequence[Documents], longest: int, step: int = 64) -> list[RowGroup]:
-    """Cuts documents into rows of at most `longest` tokens and groups them by length, rounded up to `step`.
+    """Cuts documents into rows of at most `longest` tokens and groups them by padded_length().
 
     Raises:
         InvalidArgumentError: there is no row.
@@ -49,7 +58,7 @@ def cut_rows(documents: Sequence[Documents], longest: int, step: int = 64) -> li
             for begin in range(starts[index], starts[index + 1], longest):
                 tokens = part.tokens[begin : min(begin + longest, starts[index + 1])]
                 if tokens.numel() >= SHORTEST:
-                    padded = min(longest, -(-tokens.numel() // step) * step)
+                    padded = padded_length(tokens.numel(), longest, step)
                     prompt = max(0, prompts[index] - (begin - starts[index]))
                     pieces.setdefault(padded, []).append((tokens, min(prompt, tokens.numel())))
     if not pieces:
@@ -62,6 +71,14 @@ def cut_rows(documents: Sequence[Documents], longest: int, step: int = 64) -> li
         lengths = torch.tensor([tokens.numel() for tokens, _ in pieces[padded]], dtype=torch.int32)
         groups.append(RowGroup(rows, lengths, torch.tensor([p for _, p in pieces[padded]], dtype=torch.int32)))
     return groups
+
+
+def most_frequent(groups: Sequence[RowGroup], count: int) -> torch.Tensor:
+    """The `count` most frequent tokens of the rows, or as many as there are: int32, ascending."""
+    real = [group.tokens[torch.arange(group.length) < group.lengths[:, None]] for group in groups]
+    counts = torch.cat(real).bincount()
+    chosen = counts.argsort(descending=True, stable=True)[:count]
+    return chosen[counts[chosen] > 0].sort().values.int()
 
 
 class Batches:
@@ -105,6 +122,18 @@ class Batches:
         at_once = self._at_once[group]
         chosen = torch.arange(index * at_once, (index + 1) * at_once) % self._rows[group]
         return group, self._permutations[group][chosen]
+
+
+def drawn_shifts(depth: int, parts: int, decay: float, generator: torch.Generator) -> list[int]:
+    """Shifts of 1..depth for the parts of a batch, each `decay` times as likely as the one below it.
+
+    Drawn at even distances from one random start: the parts differ as far as they can, and with a decay of 1 and as
+    many parts as shifts, each comes once.
+    """
+    shares = decay ** torch.arange(depth, dtype=torch.float64)
+    ends = shares.cumsum(0) / shares.sum()
+    points = (torch.arange(parts) + torch.rand(1, generator=generator, dtype=torch.float64)) / parts
+    return (torch.searchsorted(ends, points, right=True).clamp(max=depth - 1) + 1).tolist()
 
 
 def seeded(seed: int, purpose: int, number: int) -> torch.Generator:

@@ -93,6 +93,13 @@ def _text(record: dict[str, Any], stem: str, template: ChatTemplate | None, wher
     raise InvalidFileError(f'{where}: expected "text", "prompt" or "messages"')
 
 
+def joined(texts: Sequence[Text]) -> list[Text]:
+    """The texts of each kind as one, in the order given, so that long prompts can be cut; whole prompts stay apart."""
+    kinds = sorted({text.kind for text in texts if not text.whole})
+    parts = {kind: [text.text for text in texts if text.kind == kind and not text.whole] for kind in kinds}
+    return [Text(kind, "\n\n\n".join(parts[kind])) for kind in kinds] + [text for text in texts if text.whole]
+
+
 def whole_documents(texts: Sequence[Text], encode: Encode) -> Documents:
     """Every text as one document, all of it given."""
     sequences = [list(encode(text.text, not text.whole)) for text in texts]

@@ -6,7 +6,7 @@ import hashlib
 import math
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
 from fastspec.errors import InvalidArgumentError
 from fastspec.train import attention
 from fastspec.train.block import LongSpecBlock
+from fastspec.train.candidates import Candidates
 from fastspec.train.checkpoint import Progress, load_checkpoint, save_checkpoint
 from fastspec.train.curves import draw
 from fastspec.train.documents import Documents
@@ -26,13 +27,13 @@ from fastspec.train.loss import linear_cross_entropy
 from fastspec.train.offline import CHAIN, TREE, offline_acceptance
 from fastspec.train.options import TrainOptions
 from fastspec.train.ranks import Ranks
-from fastspec.train.rows import Batches, RowGroup, cut_rows, seeded
+from fastspec.train.rows import Batches, RowGroup, cut_rows, drawn_shifts, most_frequent, seeded
 from fastspec.train.states import StateSource
 from fastspec.train.target import Target
 
 Log = Callable[[str], None]
 _SHAPES = {"chain": CHAIN, "tree": TREE}
-_NO_PART_OF_A_RUN = ("steps", "minutes", "eval_seconds", "eval_documents", "eval_offset", "save_seconds", "log_seconds")
+_NO_PART_OF_A_RUN = ("steps", "minutes", "evaluations", "eval_documents", "save_seconds", "log_seconds")
 
 
 def learning_rate(options: TrainOptions, step: int, progress: float) -> float:
@@ -50,7 +51,7 @@ class Trainer:
         target: Target,
         block: LongSpecBlock,
         data: Sequence[Documents],
-        heldout: Documents | None,
+        validation: Documents | None,
         options: TrainOptions,
         out: Path,
         ranks: Ranks,
@@ -62,7 +63,8 @@ class Trainer:
             target: frozen.
             block: where training starts from, on the target's device.
             data: what is trained on.
-            heldout: the target's greedy continuations for the acceptance curve, or None.
+            validation: the target's greedy continuations, for the acceptance curve and the choice of the drafter, or
+                None: the last weights are the drafter.
             options: validated.
             out: directory of the drafter, its checkpoint and its curves.
             ranks: this process among all.
@@ -70,16 +72,24 @@ class Trainer:
         """
         self._target, self._options, self._out, self._ranks = target, options, out, ranks
         self._log: Log = log if ranks.first else (lambda _: None)
-        self._heldout = heldout
+        self._validation = None if validation is None else validation.by_kind(options.eval_documents)
         groups = cut_rows(data, options.length)
         self._batches = Batches(groups, options.batch_tokens, ranks.world * options.shifts_at_once, options.seed)
-        self._fingerprint = _fingerprint(groups)
+        self._fingerprints = {
+            "data": _fingerprint(groups),
+            "validation": _fingerprint([self._validation] if self._validation else []),
+        }
         self._groups = [RowGroup(*(part.to(ranks.device) for part in vars(group).values())) for group in groups]
         reach = target.max_positions if options.anchor_positions < 0 else options.anchor_positions
         if options.anchor_positions > 0 and reach < options.length:
             raise InvalidArgumentError(f"anchor_positions is {reach}, less than a row's length ({options.length})")
         self._source = StateSource(target, self._groups, options, reach)
         self._block = block
+        if options.vocabulary and block.draft_vocabulary is None:
+            block.draft_vocabulary = most_frequent(groups, options.vocabulary).to(ranks.device)
+        self._head = block.head(target.head)
+        self._drafted = _places_in(block.draft_vocabulary, target.vocab_size, ranks.device)
+        self._candidates = Candidates(block, options.average)
         self._model = ranks.wrap(block)
         decayed = [p for p in block.parameters() if p.dim() >= 2]
         others = [p for p in block.parameters() if p.dim() < 2]
@@ -107,21 +117,21 @@ class Trainer:
 
     def _run_identity(self) -> dict[str, Any]:
         options = {name: value for name, value in asdict(self._options).items() if name not in _NO_PART_OF_A_RUN}
-        return {**options, "data": self._fingerprint}
+        return options | self._fingerprints
 
     def resume(self) -> None:
         """Goes on from the checkpoint in the output directory; see load_checkpoint() for errors."""
-        self.progress = load_checkpoint(self._checkpoint, self._block, self._optimizer, self._run_identity())
+        self.progress = load_checkpoint(self._checkpoint, self._candidates, self._optimizer, self._run_identity())
         self._log(f"resumed at step {self.progress.step}")
 
     def save(self) -> None:
         """Writes checkpoint, drafter, history and curves (rank 0)."""
         if self._ranks.first:
-            save_checkpoint(self._checkpoint, self._block, self._optimizer, self.progress, self._run_identity())
+            save_checkpoint(self._checkpoint, self._candidates, self._optimizer, self.progress, self._run_identity())
             self._write_drafter()
 
     def _write_drafter(self) -> None:
-        save_drafter(self._out, self._block, self._target)
+        save_drafter(self._out, self._candidates.drafter, self._target)
         write_json(self._out / "history.json", self.progress.history)
         draw(self._out / "curves.png", {"drafter": self.progress.history})
 
@@ -164,23 +174,22 @@ class Trainer:
                 bar.set_postfix_str(f"step {entry['step']}, loss {entry['loss']:.3f}, {speed / 1e3:.0f}K tokens/s")
                 logged_tokens = progress.tokens
                 sums.zero_()
-                if not finished:
-                    self._report(clock, now)
                 clock.logged(time.monotonic())
+            if self._ranks.first:
+                self._report(clock, share, finished)
             if not finished:
                 sums += self._step(share)
         bar.close()
-        if self._ranks.first:
-            self._evaluate(None)
-            self.save()
 
-    def _report(self, clock: _Clock, now: float) -> None:
+    def _report(self, clock: _Clock, share: float, finished: bool) -> None:
         """Evaluates and saves where it is time to."""
-        if clock.eval_due(now):
-            self._evaluate(self._options.eval_documents)
+        due = int(min(1.0, share) * self._options.evaluations + 1e-6)
+        is_due = due > self.progress.evaluated
+        self.progress.evaluated = due  # less than before, where a resumed run was made longer
+        if is_due:
+            self._evaluate()
             self._write_drafter()
-            clock.evaluated(time.monotonic())
-        if clock.save_due(now):
+        if finished or clock.save_due(time.monotonic()):
             self.save()
             clock.saved(time.monotonic())
 
@@ -192,8 +201,8 @@ class Trainer:
         """One optimiser step; returns its sums of loss, hits and counted rows."""
         options, ranks, step = self._options, self._ranks, self.progress.step
         group_index, rows = self._batches.at(step)
-        order = torch.randperm(options.depth, generator=seeded(options.seed, 3, step))
-        shifts = (order[: options.shifts_at_once] + 1).tolist()
+        generator = seeded(options.seed, 3, step)
+        shifts = drawn_shifts(options.depth, options.shifts_at_once, options.shift_decay, generator)
         mine = rows[ranks.rank :: ranks.world]
         loss, hits, count, tokens = self._loss(group_index, mine, step, shifts)
         where = ranks.device if ranks.world > 1 else None
@@ -206,6 +215,7 @@ class Trainer:
             group["lr"] = rate
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
+        self._candidates.follow(step)
         self.progress.step += 1
         self.progress.tokens += int(counts[1])
         return torch.stack([loss.detach().double(), hits.double(), torch.tensor(count, device=hits.device).double()])
@@ -232,11 +242,14 @@ class Trainer:
         if not options.prompt_loss:
             begin = torch.maximum(begin, prompts - 1)
         counted = (places >= begin[:, None]) & (places < (lengths - 1)[:, None])
-        chosen = counted.flatten().nonzero().squeeze(1)
         wanted = states.choices.long() if options.labels == "target" else torch.roll(tokens, -1, dims=1)
+        if self._drafted is not None:
+            wanted = self._drafted[wanted]
+            counted &= wanted >= 0
+        chosen = counted.flatten().nonzero().squeeze(1)
         teacher = None if states.hidden is None else states.hidden.flatten(0, 1)[chosen]
         loss, hits = linear_cross_entropy(
-            hidden.flatten(0, 1)[chosen], target.head, wanted.flatten()[chosen], teacher, options.distill
+            hidden.flatten(0, 1)[chosen], self._head, wanted.flatten()[chosen], teacher, options.distill
         )
         return loss, hits, int(chosen.numel()), int(lengths.sum())
 
@@ -258,30 +271,32 @@ class Trainer:
         self.progress.history.append(entry)
         return entry
 
-    def _evaluate(self, most: int | None) -> None:
-        """Offline acceptance on `most` held-out continuations of each kind (None = all): lines, and a history entry."""
-        if self._heldout is None:
+    def _evaluate(self) -> None:
+        """Offline acceptance on the validation documents: lines, a history entry, and the choice of the drafter."""
+        if self._validation is None:
             return
         begun = time.monotonic()
-        documents = self._heldout if most is None else self._heldout.by_kind(most)
-        found = offline_acceptance(self._block, self._target, documents, _SHAPES, self._options.eval_offset)
+        block, offset = self._candidates.average, self._options.eval_offset
+        found = offline_acceptance(block, self._target, self._validation, _SHAPES, offset)
         tau = {kind: {name: round(tally.tau, 4) for name, tally in shapes.items()} for kind, shapes in found.items()}
-        self.progress.history.append({"step": self.progress.step, "tokens": self.progress.tokens, "tau": tau})
         means = {name: sum(shapes[name] for shapes in tau.values()) / len(tau) for name in _SHAPES}
+        best = self._candidates.consider(sum(means.values()))
+        progress = self.progress
+        progress.history.append({"step": progress.step, "tokens": progress.tokens, "tau": tau, "best": best})
         for name in _SHAPES:
             each = "  ".join(
                 f"{kind} {shapes[name].tau:.3f} ({shapes[name].at_every_root:.3f})" for kind, shapes in found.items()
             )
             self._log(f"  tau at T = 0, {name}: mean {means[name]:.3f}; {each}; in brackets: every place a root")
-        self._log(f"  ({time.monotonic() - begun:.1f} s)")
+        self._log(f"  ({time.monotonic() - begun:.1f} s{'; the best so far' if best else ''})")
 
 
 class _Clock:
-    """When to log, evaluate and save."""
+    """When to log and save."""
 
     def __init__(self, options: TrainOptions, now: float) -> None:
         self._options = options
-        self._log_at = self._eval_at = self._save_at = now
+        self._log_at = self._save_at = now
 
     def log_due(self, now: float) -> bool:
         return now - self._log_at >= self._options.log_seconds
@@ -291,12 +306,6 @@ class _Clock:
 
     def logged(self, now: float) -> None:
         self._log_at = now
-
-    def eval_due(self, now: float) -> bool:
-        return 0 < self._options.eval_seconds <= now - self._eval_at
-
-    def evaluated(self, now: float) -> None:
-        self._eval_at = now
 
     def save_due(self, now: float) -> bool:
         return 0 < self._options.save_seconds <= now - self._save_at
@@ -312,11 +321,21 @@ def _line(entry: dict[str, Any], share: float, speed: float) -> str:
     )
 
 
-def _fingerprint(groups: Sequence[RowGroup]) -> str:
+def _places_in(vocabulary: torch.Tensor | None, size: int, device: torch.device) -> torch.Tensor | None:
+    """The place of each of `size` tokens in a draft vocabulary, -1 of those it does not have; None where it has all."""
+    if vocabulary is None:
+        return None
+    places = torch.full((size,), -1, dtype=torch.int64, device=device)
+    places[vocabulary.long()] = torch.arange(len(vocabulary), device=device)
+    return places
+
+
+def _fingerprint(parts: Iterable[Any]) -> str:
+    """Of the tensors of some dataclasses."""
     digest = hashlib.sha256()
-    for group in groups:
-        for part in vars(group).values():
-            digest.update(part.numpy().tobytes())
+    for part in parts:
+        for value in vars(part).values():
+            digest.update(value.numpy().tobytes() if isinstance(value, torch.Tensor) else repr(value).encode())
     return digest.hexdigest()[:16]
 
 
