@@ -150,9 +150,7 @@ def test_dflash_drafts_blocks_and_changes_no_token(tiny_model_dir: Path, tiny_df
     params = SamplingParams(temperature=0.8, seed=3, max_tokens=30, ignore_eos=True)
     plain = llm.generate(PROMPT, params, progress=False)[0].token_ids
     whole = DrafterConfig(kind="dflash", model=str(tiny_dflash_dir))
-    ring = DrafterConfig(
-        kind="dflash", model=str(tiny_dflash_dir), window=10, sinks=2, rebase_positions=True
-    )
+    ring = DrafterConfig(kind="dflash", model=str(tiny_dflash_dir), window=10, sinks=2, rebase_positions=True)
     for drafter in (f"dflash:{tiny_dflash_dir}", whole, ring):
         with LLM(tiny_model_dir, drafter, device="cpu:reference", max_num_seqs=1) as speculative:
             output = speculative.generate(PROMPT, params, progress=False)[0]

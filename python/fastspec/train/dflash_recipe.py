@@ -97,27 +97,31 @@ class DFlashRecipe(Recipe):
             )
         return hidden.unflatten(1, (roots.shape[1], shape.block_size))
 
-    def acceptance(self, documents: Documents) -> dict[str, dict[str, Tally]]:
+    def acceptance(self, module: Any, documents: Documents) -> dict[str, dict[str, Tally]]:
         """See Recipe."""
-        rows = self._block.shape.block_size * self._target.vocab_size
-        return tally_acceptance(documents, self._target.device, {"block": self.accepted}, rows)
 
-    def accepted(self, tokens: torch.Tensor, lengths: torch.Tensor, roots: torch.Tensor) -> torch.Tensor:
+        def way(tokens: torch.Tensor, lengths: torch.Tensor, roots: torch.Tensor) -> torch.Tensor:
+            return self.accepted(module, tokens, lengths, roots)
+
+        rows = self._block.shape.block_size * self._target.vocab_size
+        return tally_acceptance(documents, self._target.device, {"block": way}, rows)
+
+    def accepted(self, module: Any, tokens: torch.Tensor, lengths: torch.Tensor, roots: torch.Tensor) -> torch.Tensor:
         """How many tokens of each root's block are the target's; see offline.AcceptedAt."""
-        target = self._target
+        target, size = self._target, self._block.shape.block_size
         positions = moved(places_of(tokens), self._options.eval_offset)
         with torch.autocast(tokens.device.type, torch.bfloat16, enabled=self._options.dtype == "bfloat16"):
             states = target.states(tokens, positions, False, self._block.shape.target_layers)
         found = []
         for some in roots.split(_ROOTS_AT_ONCE, dim=1):
-            hidden = self._hidden(self._block, tokens, some, positions, states)[:, :, 1:]
+            hidden = self._hidden(module, tokens, some, positions, states)[:, :, 1:]
             proposed = (hidden.to(target.head.dtype) @ target.head.T).argmax(dim=-1)
-            places = some[:, :, None] + torch.arange(1, self._block.shape.block_size, device=some.device)
+            places = some[:, :, None] + torch.arange(1, size, device=some.device)
             truth = tokens.gather(1, places.clamp(max=tokens.shape[1] - 1).flatten(1)).view(places.shape)
             hit = (proposed == truth) & (places < lengths[:, None, None])
             found.append(hit.long().cumprod(dim=-1).sum(dim=-1))
         return torch.cat(found, dim=1)
 
-    def save(self, directory: Path) -> None:
+    def save(self, module: Any, directory: Path) -> None:
         """See Recipe."""
-        save_dflash(directory, self._block, self._target)
+        save_dflash(directory, module, self._target)

@@ -52,9 +52,9 @@ class Recipe(ABC):
         """Of some rows of a group in a step; `model` is the module, or what wraps it."""
 
     @abstractmethod
-    def acceptance(self, documents: Documents) -> dict[str, dict[str, Tally]]:
-        """kind -> name of shape -> Tally; see offline.tally_acceptance()."""
+    def acceptance(self, module: Any, documents: Documents) -> dict[str, dict[str, Tally]]:
+        """Of a module like the trained one: kind -> name of shape -> Tally; see offline.tally_acceptance()."""
 
     @abstractmethod
-    def save(self, directory: Path) -> None:
-        """Writes the drafter."""
+    def save(self, module: Any, directory: Path) -> None:
+        """Writes a module like the trained one as a drafter."""
