@@ -64,7 +64,7 @@ class _Layer(nn.Module):
         self.input_layernorm = RmsNorm(shape.hidden_size, shape.norm_eps)
         self.self_attn = _Attention(shape)
         self.post_attention_layernorm = RmsNorm(shape.hidden_size, shape.norm_eps)
-        self.mlp = Mlp(shape)
+        self.mlp = Mlp(shape.hidden_size, shape.intermediate_size)
 
     def forward(
         self, x: torch.Tensor, rope: Rope, context: torch.Tensor, context_rope: Rope, mask: torch.Tensor
@@ -138,7 +138,7 @@ class DFlashBlock(nn.Module):
 
 
 def default_target_layers(depth: int, layers: int) -> tuple[int, ...]:
-    """Layers of a target of `depth` layers whose outputs a drafter reads unless told, as its published format has them."""
+    """Layers, of a target's `depth`, whose outputs a drafter reads unless told, as its published format has them."""
     if layers == 1:
         return (depth // 2,)
     return tuple(round(1 + k * (depth - 4) / (layers - 1)) for k in range(layers))

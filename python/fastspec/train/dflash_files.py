@@ -95,4 +95,5 @@ def load_dflash(directory: Path, target: Target, options: DFlashOptions) -> DFla
     block, tensors = DFlashBlock(shape), read_weights(directory)
     check_shapes(directory, block.state_dict(), tensors)
     block.load_state_dict(tensors)
-    return block.float().to(target.device)
+    block.float().to(target.device)
+    return block

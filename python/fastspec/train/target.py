@@ -37,7 +37,8 @@ class TargetStates:
 
     def last_layer(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values, where there are any."""
-        assert self.keys is not None and self.values is not None
+        assert self.keys is not None
+        assert self.values is not None
         return self.keys, self.values
 
     def rows(self, index: Any) -> TargetStates:
