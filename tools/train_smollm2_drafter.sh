@@ -3,7 +3,8 @@
 # training -> acceptance. About fifteen minutes on one H200; the sources and licences of the texts, and the splits, are in
 # tools/fetch_texts.py. Validation chooses among the weights; what is held out is only measured.
 #   bash tools/train_smollm2_drafter.sh [OUT_DIR] [-- OPTION...]   (default: build/smollm2-drafter)
-# OPTIONs go to `train longspec`, for example --minutes 2 --distill 0.8. What is made already is not made again.
+# KIND=dflash trains a block drafter from the same data, into OUT_DIR/dflash. OPTIONs go to `train longspec` or `train dflash`,
+# for example --minutes 2 --distill 0.8. What is made already is not made again.
 # DEVICE=cuda:0 where the engine has CUDA; GENERATE_MINUTES=3; PYTHON= another interpreter with fastspec-engine[train].
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -12,6 +13,9 @@ if [[ $# -gt 0 && $1 != -- ]]; then out=$1; shift; fi
 if [[ $# -gt 0 ]]; then shift; fi
 python=${PYTHON:-.venv/bin/python}
 device=${DEVICE:-cuda:0}
+kind=${KIND:-longspec}
+drafter=$out/drafter acceptance=$out/acceptance.json
+if [[ $kind != longspec ]]; then drafter=$out/$kind acceptance=$out/$kind-acceptance.json; fi
 mkdir -p "$out"
 model=$("$python" tools/fetch_demo_model.py | tail -n 1)
 fastspec() { "$python" -m fastspec "$@"; }
@@ -36,9 +40,9 @@ if [[ ! -f $out/validation.safetensors ]]; then
     --out "$out/validation.safetensors" --max-new 128
 fi
 
-fastspec train longspec --target "$model" --preset smollm2-demo --device "${device%%:*}" \
-  --data "$out/generated.safetensors" --validation "$out/validation.safetensors" --out "$out/drafter" "$@"
+fastspec train "$kind" --target "$model" --preset smollm2-demo --device "${device%%:*}" \
+  --data "$out/generated.safetensors" --validation "$out/validation.safetensors" --out "$drafter" "$@"
 
-fastspec evaluate acceptance --target "$model" --drafter "longspec:$out/drafter" --data "$out/heldout-prompts.safetensors" \
-  --max-tokens 128 --device "$device" --dtype bfloat16 --json "$out/acceptance.json"
-echo "the drafter is in $out/drafter"
+fastspec evaluate acceptance --target "$model" --drafter "$kind:$drafter" --data "$out/heldout-prompts.safetensors" \
+  --max-tokens 128 --device "$device" --dtype bfloat16 --json "$acceptance"
+echo "the drafter is in $drafter"

@@ -35,6 +35,16 @@ struct GraphUse {
   std::int64_t graphs = 0;  // kept now
   std::size_t bytes = 0;    // of device memory that they take
   double capture_seconds = 0;
+
+  GraphUse& operator+=(const GraphUse& other) {
+    replays += other.replays;
+    captures += other.captures;
+    eager_passes += other.eager_passes;
+    graphs += other.graphs;
+    bytes += other.bytes;
+    capture_seconds += other.capture_seconds;
+    return *this;
+  }
 };
 
 class GraphCache {

@@ -15,6 +15,7 @@ class InterceptedOps : public Ops {
   explicit InterceptedOps(std::unique_ptr<Ops> inner) : inner_(std::move(inner)) {}
 
   void embed(const EmbeddingParams& params) override { run(&Ops::embed, params); }
+  void copy_rows(const CopyRowsParams& params) override { run(&Ops::copy_rows, params); }
   void rms_norm(const RmsNormParams& params) override { run(&Ops::rms_norm, params); }
   void linear(const LinearParams& params) override { run(&Ops::linear, params); }
   void rope_store(const RopeStoreParams& params) override { run(&Ops::rope_store, params); }

@@ -26,6 +26,7 @@ class Ops {
   virtual ~Ops() = default;
 
   virtual void embed(const EmbeddingParams& params) = 0;
+  virtual void copy_rows(const CopyRowsParams& params) = 0;
   virtual void rms_norm(const RmsNormParams& params) = 0;
   virtual void linear(const LinearParams& params) = 0;
   virtual void rope_store(const RopeStoreParams& params) = 0;

@@ -54,6 +54,13 @@ struct RmsNormParams {
   Matrix output;                            // [rows, hidden_size]
 };
 
+/// Rows of a matrix, or some of them, copied; either may be columns of a wider one.
+struct CopyRowsParams {
+  Matrix input;                             // [rows, cols]
+  const std::int32_t* row_index = nullptr;  // [output.rows] rows of `input` to take; null = all, in order
+  Matrix output;                            // [rows, cols]; overlaps nothing of `input`
+};
+
 struct LinearParams {
   Matrix input;  // [rows, in_features]
   Weight weight;

@@ -50,14 +50,21 @@ void EngineOptions::add_to(CLI::App& app) {
   const std::string group = "Engine";
   model_ = app.add_option("--model", config_.model, "Hugging Face directory")->required()->group(group);
   app.add_option("--drafter", drafter_,
-                 "none, ngram, standalone:DIR (a small model) or longspec:DIR; changes the speed, never the tokens")
+                 "none, ngram, standalone:DIR (a small model), longspec:DIR (trees) or dflash:DIR (blocks); changes the "
+                 "speed, never the tokens")
       ->group(group);
   max_draft_tokens_ = add_number(app, "--max-draft-tokens", draft_tokens_,
-                                 "Tokens drafted for one sequence and step; default 8, or the whole tree of longspec")
+                                 "Tokens drafted for one sequence and step; default 8, or the whole tree or block of "
+                                 "longspec and dflash")
                           ->group(group);
   tree_widths_ = add_integers(app, "--tree-widths", widths_,
                               "Nodes of each level of the tree that longspec drafts, 1,1,1,1 for a chain")
                      ->group(group);
+  window_ = add_number(app, "--draft-window", context_window_,
+                       "Tokens before a block that dflash sees, 0: all; with a window its memory does not grow")
+                ->group(group);
+  sinks_ = add_number(app, "--draft-sinks", context_sinks_, "First tokens that it sees beside the window")->group(group);
+  rebase_ = app.add_flag("--rebase-positions", "Gives the sinks the positions just before the window")->group(group);
   ngram_min_ =
       add_number(app, "--ngram-min", shortest_match_, "Shortest match that the ngram drafter looks up")->group(group);
   ngram_max_ = add_number(app, "--ngram-max", longest_match_, "Longest match")->group(group);
@@ -115,6 +122,13 @@ EngineConfig EngineOptions::config() const {
     }
     drafter.tree_widths = widths_;
   }
+  if (window_->count() + sinks_->count() + rebase_->count() > 0 && drafter.kind != "dflash") {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--draft-window, --draft-sinks and --rebase-positions have no effect without --drafter dflash:DIR");
+  }
+  if (window_->count() > 0) drafter.window = context_window_;
+  if (sinks_->count() > 0) drafter.sinks = context_sinks_;
+  drafter.rebase_positions = rebase_->count() > 0;
   if (ngram_min_->count() > 0) drafter.ngram_min = shortest_match_;
   if (ngram_max_->count() > 0) drafter.ngram_max = longest_match_;
   return config;

@@ -73,9 +73,14 @@ class EngineOptions {
   CLI::Option* ngram_min_ = nullptr;
   CLI::Option* ngram_max_ = nullptr;
   CLI::Option* tree_widths_ = nullptr;
+  CLI::Option* window_ = nullptr;
+  CLI::Option* sinks_ = nullptr;
+  CLI::Option* rebase_ = nullptr;
   int draft_tokens_ = 0;
   int shortest_match_ = 0;
   int longest_match_ = 0;
+  int context_window_ = 0;
+  int context_sinks_ = 0;
   std::vector<int> widths_ = DrafterConfig().tree_widths;
 };
 

@@ -17,7 +17,7 @@ namespace fastspec {
 
 /// What a drafter reads of the target, fixed when the engine is built.
 struct DrafterNeeds {
-  std::vector<int> hidden_layers;  // outputs after these layers, kept for every row of a pass
+  std::vector<int> hidden_layers;  // outputs of these layers, kept for every row of a pass until the next; ascending
   std::optional<int> kv_layer;     // the target's K/V of one layer, read in place
 };
 
@@ -48,6 +48,9 @@ struct Observation {
   int first_position = 0;           // of the first row computed in the pass
   int num_known_rows = 0;           // committed rows computed: a prompt chunk, or the root
   int num_accepted = 0;             // drafted rows kept after them
+  /// [num_known_rows + num_accepted] rows of the pass that the new tokens had, by which their hidden states are found;
+  /// empty where the drafter asked for none.
+  std::span<const std::int32_t> rows;
   int kv_len = 0;                   // cached tokens now
   bool will_draft = false;          // false: speculation is off for this sequence, nothing need be recorded
 };

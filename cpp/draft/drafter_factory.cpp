@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "draft/dflash/dflash_drafter.h"
 #include "draft/longspec/longspec_drafter.h"
 #include "draft/ngram_drafter.h"
 #include "draft/standalone_drafter.h"
@@ -44,6 +45,7 @@ void check_same_tokenizer(const std::string& directory, const Tokenizer* target)
 }  // namespace
 
 const ModelConfig* transformer_of(const DraftModel& model) {
+  if (const auto* dflash = std::get_if<DFlashModel>(&model)) return &dflash->config.decoder;
   const auto* standalone = std::get_if<StandaloneModel>(&model);
   return standalone == nullptr ? nullptr : &standalone->config;
 }
@@ -55,6 +57,9 @@ std::optional<DraftModel> load_draft_model(const EngineConfig& config, const Mod
   if (drafter.kind == "longspec") {
     return load_longspec(drafter.model, target, target_weights, dtype, device, progress);
   }
+  if (drafter.kind == "dflash") {
+    return load_dflash(drafter.model, target, target_weights, dtype, device, progress);
+  }
   if (drafter.kind != "standalone") return std::nullopt;
   StandaloneModel model;
   model.config = load_model_config(drafter.model);  // first: a directory without one is no model at all
@@ -63,12 +68,16 @@ std::optional<DraftModel> load_draft_model(const EngineConfig& config, const Mod
   return model;
 }
 
-DraftShape draft_shape(const SpeculationConfig& speculation) {
+DraftShape draft_shape(const SpeculationConfig& speculation, const std::optional<DraftModel>& model) {
   if (speculation.drafter.kind == "longspec") {
     return LongSpecDrafter::shape_of(speculation.drafter.tree_widths,
                                      speculation.max_draft_tokens.value_or(std::numeric_limits<int>::max()));
   }
-  const int chain = speculation.max_draft_tokens.value_or(kChainLength);
+  int chain = speculation.max_draft_tokens.value_or(kChainLength);
+  if (const auto* dflash = model ? std::get_if<DFlashModel>(&*model) : nullptr) {
+    const int block = dflash->config.block_size - 1;
+    chain = std::min(block, speculation.max_draft_tokens.value_or(block));
+  }
   return {.max_nodes = chain, .max_depth = chain};
 }
 
@@ -77,25 +86,45 @@ namespace {
 LongSpecDrafter::Limits longspec_limits(const SpeculationConfig& speculation, const DrafterLimits& limits) {
   return {.tree_widths = speculation.drafter.tree_widths,
           .coupled = speculation.drafter.coupled,
-          .max_drafted = draft_shape(speculation).max_nodes,
+          .max_drafted = draft_shape(speculation, std::nullopt).max_nodes,
           .pass = limits.pass,
+          .page_size = limits.page_size,
+          .graphs = limits.graphs};
+}
+
+DFlashDrafter::Limits dflash_limits(const SpeculationConfig& speculation, int max_drafted,
+                                    const DrafterLimits& limits) {
+  return {.max_drafted = max_drafted,
+          .context = {.window = speculation.drafter.window, .sinks = speculation.drafter.sinks},
+          .rebases_positions = speculation.drafter.rebase_positions,
+          .pass = limits.pass,
+          .num_pages = limits.num_pages,
           .page_size = limits.page_size,
           .graphs = limits.graphs};
 }
 
 }  // namespace
 
-DraftNeeds draft_needs(const SpeculationConfig& speculation, const DraftModel& model, const ModelConfig& target,
-                       const Backend& backend, DType dtype, const DrafterLimits& limits) {
+DraftNeeds draft_needs(const SpeculationConfig& speculation, const std::optional<DraftModel>& model,
+                       const ModelConfig& target, const Backend& backend, DType dtype, const DrafterLimits& limits) {
   const std::size_t element = size_of(backend.ops->activation_dtype());
-  if (const auto* longspec = std::get_if<LongSpecModel>(&model)) {
+  if (const auto* dflash = std::get_if<DFlashModel>(&*model)) {
+    const DFlashDrafter::Limits own = dflash_limits(speculation, draft_shape(speculation, model).max_nodes, limits);
+    return {.weights = dflash->bytes(),
+            .shared_kv_bytes_per_token = DFlashDrafter::shared_kv_bytes_per_token(dflash->config, dtype, own),
+            .own_kv = DFlashDrafter::own_kv_bytes(dflash->config, dtype, own),
+            .activations = DFlashDrafter::activation_bytes(*dflash, element, own),
+            .num_layers = dflash->config.decoder.num_layers,
+            .hidden_layers = dflash->config.target_layers};
+  }
+  if (const auto* longspec = std::get_if<LongSpecModel>(&*model)) {
     const LongSpecDrafter::Limits own = longspec_limits(speculation, limits);
     return {.weights = longspec->weights.bytes(),
             .own_kv = LongSpecDrafter::kv_bytes(longspec->config, target, dtype, own),
             .activations = LongSpecDrafter::activation_bytes(*longspec, target, element, own),
             .num_layers = 1};
   }
-  const StandaloneModel& small = std::get<StandaloneModel>(model);
+  const StandaloneModel& small = std::get<StandaloneModel>(*model);
   const ModelConfig& config = small.config;
   return {
       .weights = small.weights.bytes(),
@@ -111,7 +140,7 @@ std::unique_ptr<Drafter> make_drafter(const SpeculationConfig& speculation, std:
                                       const DrafterLimits& limits) {
   const DrafterConfig& drafter = speculation.drafter;
   if (drafter.kind.empty()) return nullptr;
-  const int max_drafted = draft_shape(speculation).max_nodes;
+  const int max_drafted = draft_shape(speculation, model).max_nodes;
   if (drafter.kind == "ngram") {
     return std::make_unique<NgramDrafter>(drafter.ngram_min, drafter.ngram_max, max_drafted);
   }
@@ -120,6 +149,10 @@ std::unique_ptr<Drafter> make_drafter(const SpeculationConfig& speculation, std:
     return std::make_unique<LongSpecDrafter>(std::get<LongSpecModel>(std::move(*model)), target.config, target.weights,
                                              target.kv.layers().back(), backend, dtype,
                                              longspec_limits(speculation, limits));
+  }
+  if (drafter.kind == "dflash") {
+    return std::make_unique<DFlashDrafter>(std::get<DFlashModel>(std::move(*model)), target.hidden, backend, dtype,
+                                           dflash_limits(speculation, max_drafted, limits));
   }
   StandaloneModel small = std::get<StandaloneModel>(std::move(*model));
   return std::make_unique<StandaloneDrafter>(small.config, std::move(small.weights), backend, dtype,

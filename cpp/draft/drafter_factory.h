@@ -7,8 +7,10 @@
 #include <memory>
 #include <optional>
 #include <variant>
+#include <vector>
 
 #include "backend/backend.h"
+#include "draft/dflash/dflash_model.h"
 #include "draft/drafter.h"
 #include "draft/longspec/longspec_model.h"
 #include "memory/kv_pool.h"
@@ -25,7 +27,7 @@ struct StandaloneModel {
 };
 
 /// A drafter's own model, loaded before memory is divided.
-using DraftModel = std::variant<StandaloneModel, LongSpecModel>;
+using DraftModel = std::variant<StandaloneModel, LongSpecModel, DFlashModel>;
 
 /// What a draft model takes of the device, in bytes.
 struct DraftNeeds {
@@ -34,6 +36,7 @@ struct DraftNeeds {
   std::size_t own_kv = 0;                     // K/V beside them, whatever the context
   std::size_t activations = 0;                // of its largest pass, with logits and arrays
   int num_layers = 0;                         // of its recorded passes
+  std::vector<int> hidden_layers;             // see DrafterNeeds
 };
 
 /// Loads the draft model that `config` names; nullopt for drafters without one.
@@ -50,6 +53,7 @@ struct TargetParts {
   const ModelConfig& config;
   const Weights& weights;
   const KvPool& kv;
+  Matrix hidden;  // what it keeps for a drafter that asks for hidden layers
 };
 
 struct DrafterLimits {
@@ -60,10 +64,12 @@ struct DrafterLimits {
 };
 
 /// The largest tree that the drafter of an enabled speculation proposes, known before it is made.
-DraftShape draft_shape(const SpeculationConfig& speculation);
+/// @param model the drafter's own, where it has one.
+DraftShape draft_shape(const SpeculationConfig& speculation, const std::optional<DraftModel>& model);
 
-DraftNeeds draft_needs(const SpeculationConfig& speculation, const DraftModel& model, const ModelConfig& target,
-                       const Backend& backend, DType dtype, const DrafterLimits& limits);
+/// @param model is there.
+DraftNeeds draft_needs(const SpeculationConfig& speculation, const std::optional<DraftModel>& model,
+                       const ModelConfig& target, const Backend& backend, DType dtype, const DrafterLimits& limits);
 
 /// nullptr when speculation is off.
 std::unique_ptr<Drafter> make_drafter(const SpeculationConfig& speculation, std::optional<DraftModel> model,

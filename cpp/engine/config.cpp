@@ -18,10 +18,10 @@ namespace {
 
 constexpr int kMaxDraftTokens = 255;  // with the root 256 rows, the width of an ancestor mask
 
-constexpr const char* kDrafters = "none, ngram, standalone:DIR or longspec:DIR";
+constexpr const char* kDrafters = "none, ngram, standalone:DIR, longspec:DIR or dflash:DIR";
 
 bool has_model(const std::string& kind) {
-  return kind == "standalone" || kind == "longspec";
+  return kind == "standalone" || kind == "longspec" || kind == "dflash";
 }
 
 void check_range(const char* option, std::int64_t value, std::int64_t lowest, std::int64_t highest) {
@@ -88,6 +88,15 @@ void check_tree_widths(const std::vector<int>& widths) {
   }
 }
 
+void check_context(const DrafterConfig& drafter) {
+  constexpr int kMost = 1 << 24;
+  check_range("speculation.drafter.window", drafter.window, 0, kMost);
+  check_range("speculation.drafter.sinks", drafter.sinks, 0, drafter.window > 0 ? kMost : 0);
+  if (drafter.rebase_positions && drafter.sinks == 0) {
+    fail(ErrorCode::kInvalidArgument, "speculation.drafter.rebase_positions moves sinks, and sinks is 0");
+  }
+}
+
 void check_speculation(const SpeculationConfig& speculation) {
   constexpr std::int64_t kMany = std::numeric_limits<int>::max();
   if (speculation.max_draft_tokens) {
@@ -101,9 +110,10 @@ void check_speculation(const SpeculationConfig& speculation) {
     fail(ErrorCode::kInvalidArgument, "drafter \"", drafter.kind, "\": expected ", kDrafters);
   }
   if (drafter.kind == "longspec") check_tree_widths(drafter.tree_widths);
+  if (drafter.kind == "dflash") check_context(drafter);
   if (has_model(drafter.kind) == drafter.model.empty()) {
     fail(ErrorCode::kInvalidArgument, "drafter \"", drafter.kind, "\" with model \"", drafter.model,
-         "\": standalone and longspec have one, ngram none");
+         "\": standalone, longspec and dflash have one, ngram none");
   }
 }
 
@@ -152,6 +162,9 @@ std::string EngineConfig::to_json() const {
       {"ngram_max", speculation.drafter.ngram_max},
       {"tree_widths", speculation.drafter.tree_widths},
       {"coupled", speculation.drafter.coupled},
+      {"window", speculation.drafter.window},
+      {"sinks", speculation.drafter.sinks},
+      {"rebase_positions", speculation.drafter.rebase_positions},
       {"max_draft_tokens", speculation.max_draft_tokens ? nlohmann::ordered_json(*speculation.max_draft_tokens)
                                                         : nlohmann::ordered_json("auto")}};
   // A path need not be UTF-8; a form that can be printed is worth more than an exception.
@@ -174,6 +187,10 @@ EngineConfig EngineConfig::from_json(const std::string& text) {
       {"drafter", [&](const auto& v, const auto& o) { parsed = DrafterConfig::parse(get<std::string>(v, o)); }},
       {"ngram_min", integer(config.speculation.drafter.ngram_min)},
       {"ngram_max", integer(config.speculation.drafter.ngram_max)},
+      {"window", integer(config.speculation.drafter.window)},
+      {"sinks", integer(config.speculation.drafter.sinks)},
+      {"rebase_positions",
+       [&](const auto& v, const auto& o) { config.speculation.drafter.rebase_positions = get<bool>(v, o); }},
       {"tree_widths",
        [&](const auto& v, const auto& o) {
          if (!v.is_array()) fail(ErrorCode::kInvalidArgument, "option ", o, ": ", v.dump(), " is of the wrong type");

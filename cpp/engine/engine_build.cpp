@@ -25,7 +25,7 @@ GraphLimits graph_limits(int num_layers) {
 EngineCore::RowLimits EngineCore::row_limits() const {
   const bool drafts = config_.speculation.enabled() || parts_.drafter != nullptr;
   const auto max_nodes = [&] {
-    return parts_.drafter != nullptr ? parts_.drafter->shape().max_nodes : draft_shape(config_.speculation).max_nodes;
+    return parts_.drafter != nullptr ? parts_.drafter->shape().max_nodes : draft_shape(config_.speculation, parts_.draft_model).max_nodes;
   };
   RowLimits limits;
   limits.draft_rows = drafts ? config_.max_num_seqs * max_nodes() : 0;
@@ -48,15 +48,21 @@ WorkspaceLimits EngineCore::workspace_limits(const ModelConfig& model) const {
 }
 
 DraftNeeds EngineCore::draft_needs(const RowLimits& rows) const {
-  return fastspec::draft_needs(config_.speculation, *parts_.draft_model, parts_.model, parts_.backend, parts_.dtype,
+  return fastspec::draft_needs(config_.speculation, parts_.draft_model, parts_.model, parts_.backend, parts_.dtype,
                                {.pass = rows.pass, .page_size = config_.page_size});
+}
+
+std::vector<int> EngineCore::hidden_layers() const {
+  if (parts_.drafter != nullptr) return parts_.drafter->needs().hidden_layers;
+  return parts_.draft_model ? draft_needs(row_limits()).hidden_layers : std::vector<int>{};
 }
 
 MemoryRequest EngineCore::memory_request(const RowLimits& rows) const {
   const Device& device = *parts_.backend.device;
   const std::size_t element = size_of(parts_.backend.ops->activation_dtype());
   MemoryNeeds needs{.weights = parts_.weights.bytes()};
-  needs.activations = Transformer::activation_bytes(parts_.model, element, rows.pass.max_rows, rows.logit_rows) +
+  needs.activations = Transformer::activation_bytes(parts_.model, element, rows.pass.max_rows, rows.logit_rows,
+                                                    hidden_layers().size()) +
                       PassBuffers::device_bytes(rows.pass);
   needs.workspaces = parts_.backend.ops->workspace_bytes(workspace_limits(parts_.model));
   if (device.has_graphs()) needs.graphs = graph_limits(parts_.model.num_layers).bytes;
@@ -120,14 +126,14 @@ void EngineCore::build(const RowLimits& rows, const MemoryPlan& plan) {
     backend.ops->reserve(workspace_limits(*small));
   }
   target_ = std::make_unique<Transformer>(parts_.model, std::move(parts_.weights), backend, rows.pass.max_rows,
-                                          rows.logit_rows);
+                                          rows.logit_rows, hidden_layers());
   const int all_pages = plan.num_pages + plan.num_scratch_pages;
   target_kv_ = std::make_unique<KvPool>(*backend.device, kv_shape(parts_.model), all_pages, config_.page_size);
   kv_ = std::make_unique<PagedKvCache>(plan.num_pages, plan.num_scratch_pages, config_.page_size);
   const GraphLimits draft_graphs = parts_.draft_model ? graph_limits(draft_needs(rows).num_layers) : GraphLimits{};
   if (parts_.drafter == nullptr) {
     parts_.drafter = make_drafter(
-        config_.speculation, std::move(parts_.draft_model), {parts_.model, target_->weights(), *target_kv_}, backend,
+        config_.speculation, std::move(parts_.draft_model), {parts_.model, target_->weights(), *target_kv_, target_->kept_hidden()}, backend,
         parts_.dtype,
         {.pass = rows.pass, .num_pages = all_pages, .page_size = config_.page_size, .graphs = draft_graphs});
   }

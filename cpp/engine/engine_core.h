@@ -87,6 +87,8 @@ class EngineCore {
   WorkspaceLimits workspace_limits(const ModelConfig& model) const;
   /// Of the draft model, which is there.
   DraftNeeds draft_needs(const RowLimits& rows) const;
+  /// Layers of the target whose outputs the drafter reads.
+  std::vector<int> hidden_layers() const;
   MemoryRequest memory_request(const RowLimits& rows) const;
   void build(const RowLimits& rows, const MemoryPlan& plan);
   void fill_info(const MemoryRequest& request, const MemoryPlan& plan);

@@ -38,6 +38,7 @@ StepRunner::StepRunner(Backend& backend, Transformer& target, KvPool& target_kv,
       kv_(kv),
       scheduler_(scheduler),
       drafter_(drafter),
+      keeps_hidden_(drafter != nullptr && !drafter->needs().hidden_layers.empty()),
       launches_ahead_(backend.device->is_asynchronous()),
       passes_(backend, target, target_kv, limits, kv.padding_slot(), graphs) {}
 
@@ -288,9 +289,14 @@ void StepRunner::observe(const Step& step) {
   if (drafter_ == nullptr) return;
   Stopwatch watch(stats_.draft_seconds);
   std::vector<Observation> observations;
+  std::vector<std::vector<std::int32_t>> rows(step.plan.sequences.size());
+  int first_row = 0;
   for (int i = 0; i < step.size(); ++i) {
+    const int first = first_row;
+    first_row += num_rows_of(step.plan.sequences[i], step.trees[i]);
     if (step.sequences[i] == nullptr || step.acceptances[i].finish != FinishReason::kNone) continue;
     const SequencePlan& planned = step.plan.sequences[i];
+    if (keeps_hidden_) rows[i] = committed_rows(planned, first, step.acceptances[i].path);
     observations.push_back({.seq = planned.seq,
                             .tokens = step.sequences[i]->tokens(),
                             .pages = kv_.pages(planned.seq),
@@ -298,6 +304,7 @@ void StepRunner::observe(const Step& step) {
                             .first_position = planned.first_position,
                             .num_known_rows = planned.num_known_rows,
                             .num_accepted = static_cast<int>(step.acceptances[i].path.size()),
+                            .rows = rows[i],
                             .kv_len = kv_.kv_len(planned.seq),
                             .will_draft = step.sequences[i]->request().max_drafted > 0});
   }

@@ -83,6 +83,7 @@ class StepRunner {
   PagedKvCache& kv_;
   Scheduler& scheduler_;
   Drafter* drafter_;
+  const bool keeps_hidden_;  // the drafter reads hidden states of every pass
   const bool launches_ahead_;
   PassRunner passes_;
   TreeWalks walks_;  // of the step in flight

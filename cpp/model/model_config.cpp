@@ -24,7 +24,7 @@ constexpr int kMaxLength = 1 << 30;
 constexpr JsonLimits kConfigLimits{.max_bytes = std::size_t{16} << 20, .max_depth = 32};
 
 /// Which layers a family's "sliding_window" restricts where no "layer_types" says so.
-enum class WindowRule { kNone, kAllLayers, kUpperLayers };
+enum class WindowRule { kNone, kAllLayers, kUpperLayers, kNamedLayers };
 
 /// How a family differs from plain Llama, and what its writers leave out of config.json.
 struct Family {
@@ -46,6 +46,10 @@ constexpr std::array<Family, 4> kFamilies{{
     {"Qwen2ForCausalLM", "qwen2", 32768, 0, false, true, false, false, false, WindowRule::kUpperLayers},
     {"Qwen3ForCausalLM", "qwen3", 32768, 128, true, false, false, true, false, WindowRule::kUpperLayers},
 }};
+
+/// No target: it has no embedding, and its rows see one another (arXiv 2602.06036).
+constexpr Family kBlockDrafter{
+    "DFlashDraftModel", "qwen3", 32768, 128, true, false, false, true, false, WindowRule::kNamedLayers};
 
 int read_int(const JsonView& value, int max) {
   return static_cast<int>(value.as_integer(1, max));
@@ -102,9 +106,6 @@ void refuse_unsupported(const JsonView& config) {
   if (activation != "silu" && activation != "swish") {
     config.at("hidden_act")
         .refuse(ErrorCode::kUnsupported, "activation \"", shown(activation), "\" is not supported (supported: silu)");
-  }
-  if (!config.bool_or("is_causal", true)) {
-    config.at("is_causal").refuse(ErrorCode::kUnsupported, "bidirectional attention is not supported");
   }
   if (config.bool_or("use_mrope", false)) {
     config.at("use_mrope").refuse(ErrorCode::kUnsupported, "multimodal rotary positions are not supported");
@@ -163,6 +164,8 @@ int read_window(const JsonView& config, const Family& family) {
       if (!use || !use->as_bool()) return 0;
       if (const JsonView given = config.at("sliding_window"); given.is_null()) return 0;
       return read_int(*window, kMaxLength);
+    case WindowRule::kNamedLayers:
+      return window ? read_int(*window, kMaxLength) : 0;
   }
   return 0;
 }
@@ -181,6 +184,7 @@ std::vector<int> read_windows(const JsonView& config, const Family& family, int 
   const int window = read_window(config, family);
   std::vector<int> windows(static_cast<std::size_t>(num_layers), 0);
   const auto layer_types = config.find("layer_types");
+  if (!layer_types && family.window_rule == WindowRule::kNamedLayers) return windows;
   if (!layer_types) {
     const int first = family.window_rule == WindowRule::kUpperLayers
                           ? static_cast<int>(config.integer_or("max_window_layers", 28, 0, kMaxLength))
@@ -231,11 +235,8 @@ void add_eos_token_ids(const JsonView& config, int vocab_size, std::vector<Token
   }
 }
 
-ModelConfig read_model_config(const Json& document, const std::string& name) {
-  const JsonView config(document, name);
-  const Family& family = read_family(config);
+ModelConfig read_decoder(const JsonView& config, const Family& family) {
   refuse_unsupported(config);
-
   ModelConfig model;
   model.architecture = family.architecture;
   model.model_type = family.model_type;
@@ -261,7 +262,20 @@ ModelConfig read_model_config(const Json& document, const std::string& name) {
   return model;
 }
 
+ModelConfig read_model_config(const Json& document, const std::string& name) {
+  const JsonView config(document, name);
+  const Family& family = read_family(config);
+  if (!config.bool_or("is_causal", true)) {
+    config.at("is_causal").refuse(ErrorCode::kUnsupported, "bidirectional attention is not supported");
+  }
+  return read_decoder(config, family);
+}
+
 }  // namespace
+
+ModelConfig read_block_drafter_config(const JsonView& config) {
+  return read_decoder(config, kBlockDrafter);
+}
 
 ModelConfig parse_model_config(std::string_view text, const std::string& name) {
   return read_model_config(parse_json(text, name, kConfigLimits), name);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/types.h"
+#include "io/json.h"
 
 namespace fastspec {
 
@@ -65,6 +66,10 @@ ModelConfig load_model_config(const std::filesystem::path& directory);
 
 /// The same of a config.json's text alone. `name` starts error messages.
 ModelConfig parse_model_config(std::string_view text, const std::string& name);
+
+/// The layers of a block drafter ("DFlashDraftModel"), which is written as a Qwen3 decoder is: windows are those of the
+/// layers that "layer_types" calls sliding. @throws as load_model_config().
+ModelConfig read_block_drafter_config(const JsonView& config);
 
 /// Inverse frequencies of the rotary embedding, [head_dim / 2], in double, context scaling applied.
 std::vector<double> rope_inverse_frequencies(const RopeConfig& rope, int head_dim);

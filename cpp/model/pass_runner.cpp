@@ -82,7 +82,6 @@ void PassRunner::record(int max_sequences, int max_rows_each) {
   if (!backend_.device->has_graphs()) return;
   const int most_rows =
       std::min({max_sequences * max_rows_each, limits_.max_rows, model_.max_logit_rows(), kMaxRowTier});
-  RowBatch batch;
   for (int rows = 1; rows <= most_rows; ++rows) {
     const int tier = row_tier(rows, limits_.max_rows);
     const int logit_tier = row_tier(rows, model_.max_logit_rows());
@@ -90,14 +89,30 @@ void PassRunner::record(int max_sequences, int max_rows_each) {
     while (smallest <= std::min(max_rows_each, tier)) {
       const GraphKey key{
           .num_rows = tier, .num_logit_rows = logit_tier, .max_rows_per_sequence = packed_class(smallest)};
-      batch.clear();
-      pad_batch(tier, logit_tier, limits_.max_sequences, padding_slot_, batch);
-      run_recorded(batch, key, true);
-      backend_.device->synchronize();
+      record_one(key);
       smallest = key.max_rows_per_sequence + 1;
     }
     rows = std::min(tier, logit_tier);
   }
+}
+
+void PassRunner::record_blocks(int max_sequences, int rows_each, int logit_rows_each) {
+  if (!backend_.device->has_graphs()) return;
+  GraphKey last;
+  for (int sequences = 1; sequences <= max_sequences; ++sequences) {
+    const GraphKey key{.num_rows = row_tier(sequences * rows_each, limits_.max_rows),
+                       .num_logit_rows = row_tier(sequences * logit_rows_each, model_.max_logit_rows()),
+                       .max_rows_per_sequence = packed_class(rows_each)};
+    if (key.num_rows == 0 || key.num_logit_rows == 0) return;
+    if (std::exchange(last, key) != key) record_one(key);
+  }
+}
+
+void PassRunner::record_one(const GraphKey& key) {
+  RowBatch batch;
+  pad_batch(key.num_rows, key.num_logit_rows, limits_.max_sequences, padding_slot_, batch);
+  run_recorded(batch, key, true);
+  backend_.device->synchronize();
 }
 
 }  // namespace fastspec

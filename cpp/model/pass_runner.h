@@ -27,12 +27,15 @@ class PassRunner {
   /// Records every shape that passes of up to `max_sequences` sequences with up to `max_rows_each` rows, all of them
   /// with logits, can have. Takes the padding slot alone; waits for the device.
   void record(int max_sequences, int max_rows_each);
+  /// The same for passes whose sequences all have `rows_each` rows, `logit_rows_each` of them with logits.
+  void record_blocks(int max_sequences, int rows_each, int logit_rows_each);
 
   GraphUse graphs() const { return cache_.use(); }
 
  private:
   std::optional<GraphKey> key_of(const RowBatch& batch) const;
   int packed_class(int rows_each) const;
+  void record_one(const GraphKey& key);
   void run_recorded(const RowBatch& batch, const GraphKey& key, bool only_record);
 
   Backend& backend_;

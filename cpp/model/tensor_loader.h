@@ -30,6 +30,7 @@ class Checkpoint {
 
   const std::string& directory() const { return directory_; }
   bool has(const std::string& name) const { return tensors_.find(name) != nullptr; }
+  std::vector<std::string> names() const { return tensors_.names(); }
   /// @throws Error naming the tensor: kNotFound, or kInvalidFile for another shape.
   const TensorInfo* expect(const std::string& name, const std::vector<std::int64_t>& shape);
   /// A second copy of a tied tensor. Were it another one, tying would change what the model computes.

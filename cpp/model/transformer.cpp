@@ -7,12 +7,17 @@
 
 namespace fastspec {
 
-Transformer::Transformer(const ModelConfig& config, Weights weights, Backend& backend, int max_rows, int max_logit_rows)
+Transformer::Transformer(const ModelConfig& config, Weights weights, Backend& backend, int max_rows, int max_logit_rows,
+                         std::vector<int> kept_layers)
     : config_(config),
       weights_(std::move(weights)),
       backend_(backend),
       max_rows_(max_rows),
-      max_logit_rows_(max_logit_rows) {
+      max_logit_rows_(max_logit_rows),
+      kept_layers_(std::move(kept_layers)) {
+  for (const int layer : kept_layers_) {
+    FS_CHECK(layer >= 0 && layer < config.num_layers, "layer ", layer, " of ", config.num_layers, " is to be kept");
+  }
   Device& device = *backend.device;
   const std::vector<double> exact = rope_inverse_frequencies(config.rope, config.head_dim);
   const std::vector<float> frequencies(exact.begin(), exact.end());
@@ -30,12 +35,13 @@ Transformer::Transformer(const ModelConfig& config, Weights weights, Backend& ba
   attended_ = activations(config.q_size());
   gate_up_ = activations(2 * config.intermediate_size);
   activated_ = activations(config.intermediate_size);
+  if (!kept_layers_.empty()) kept_ = activations(static_cast<int>(kept_layers_.size()) * config.hidden_size);
   logits_ = device.allocate(std::size_t(max_logit_rows) * config.vocab_size * sizeof(float), "logits");
 }
 
 std::size_t Transformer::activation_bytes(const ModelConfig& config, std::size_t element_size, int max_rows,
-                                          int max_logit_rows) {
-  const std::size_t cols = 2 * std::size_t(config.hidden_size) + std::size_t(config.q_size()) * 3 +
+                                          int max_logit_rows, std::size_t num_kept_layers) {
+  const std::size_t cols = (2 + num_kept_layers) * std::size_t(config.hidden_size) + std::size_t(config.q_size()) * 3 +
                            2 * std::size_t(config.kv_size()) + 3 * std::size_t(config.intermediate_size);
   return std::size_t(max_rows) * cols * element_size + std::size_t(max_logit_rows) * config.vocab_size * sizeof(float) +
          std::size_t(config.head_dim / 2) * sizeof(float);
@@ -54,6 +60,7 @@ Matrix Transformer::forward(const Pass& pass, const KvPool& kv) {
   for (int layer = 0; layer < config_.num_layers; ++layer) {
     attention_block(layer, pass, kv.layer(layer));
     mlp_block(layer, pass.num_rows);
+    keep(layer, pass.num_rows);
   }
   const Matrix logits = this->logits(pass.num_logit_rows);
   if (pass.num_logit_rows == 0) return logits;
@@ -69,6 +76,21 @@ Matrix Transformer::forward(const Pass& pass, const KvPool& kv) {
 
 Matrix Transformer::logits(int num_rows) const {
   return {logits_.data(), DType::kFloat32, num_rows, config_.vocab_size, config_.vocab_size};
+}
+
+Matrix Transformer::kept_hidden() const {
+  return rows(kept_, max_rows_, static_cast<int>(kept_layers_.size()) * config_.hidden_size);
+}
+
+void Transformer::keep(int layer, int num_rows) {
+  for (std::size_t i = 0; i < kept_layers_.size(); ++i) {
+    if (kept_layers_[i] != layer) continue;
+    Matrix place = kept_hidden();
+    place.data = static_cast<std::byte*>(place.data) + i * std::size_t(config_.hidden_size) * size_of(place.dtype);
+    place.rows = num_rows;
+    place.cols = config_.hidden_size;
+    backend_.ops->copy_rows({.input = rows(hidden_, num_rows, config_.hidden_size), .output = place});
+  }
 }
 
 void Transformer::attention_block(int layer, const Pass& pass, const KvView& kv) {

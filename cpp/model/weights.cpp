@@ -25,6 +25,8 @@ void add_embeddings(const std::string& prefix, const ModelConfig& config, Checkp
   if (!only_head && checkpoint.has(head)) checkpoint.expect_copy(head, embedding);
 }
 
+}  // namespace
+
 void add_layer(const std::string& name, const ModelConfig& config, LoadPlan& plan, LayerWeights& layer) {
   const int q = config.q_size(), kv = config.kv_size();
   const int hidden = config.hidden_size, inner = config.intermediate_size;
@@ -44,8 +46,6 @@ void add_layer(const std::string& name, const ModelConfig& config, LoadPlan& pla
     plan.add_vector(layer.k_norm, {{attention + "k_norm.weight", config.head_dim}});
   }
 }
-
-}  // namespace
 
 std::size_t Weights::bytes() const {
   std::size_t total = 0;

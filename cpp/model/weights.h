@@ -4,6 +4,7 @@
 #include <fastspec/tensor.h>
 
 #include <filesystem>
+#include <string>
 #include <vector>
 
 #include "backend/device.h"
@@ -37,6 +38,9 @@ struct Weights {
 
   std::size_t bytes() const;
 };
+
+/// Adds the tensors of one layer, whose names begin with `name` ("model.layers.0."), to what is to be loaded.
+void add_layer(const std::string& name, const ModelConfig& config, LoadPlan& plan, LayerWeights& layer);
 
 /// Loads a Hugging Face directory. Matrices take `dtype`; norms and biases are float32.
 /// @throws Error naming the tensor: missing, of another shape, unexpected (neither used nor known to be derivable, such

@@ -2,6 +2,7 @@
 #include "verify/batch.h"
 
 #include <iterator>
+#include <numeric>
 
 #include "base/check.h"
 
@@ -34,6 +35,18 @@ void set_ancestor_masks(const TokenTree& tree, int first_row, RowBatch& batch) {
 }
 
 }  // namespace
+
+int num_rows_of(const SequencePlan& planned, const TokenTree& tree) {
+  return planned.num_known_rows + tree.num_drafted();
+}
+
+std::vector<std::int32_t> committed_rows(const SequencePlan& planned, int first_row, std::span<const int> path) {
+  std::vector<std::int32_t> rows(static_cast<std::size_t>(planned.num_known_rows));
+  std::iota(rows.begin(), rows.end(), first_row);
+  const int root_row = first_row + planned.num_known_rows - 1;
+  for (const int node : path) rows.push_back(root_row + node);
+  return rows;
+}
 
 void build_batch(const StepPlan& plan, std::span<const std::span<const TokenId>> tokens,
                  std::span<const TokenTree> trees, const KvReservation& reservation, RowBatch& batch) {

@@ -1,6 +1,7 @@
 // Plan, trees and reservation become the rows of one pass. Pure: no device.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -17,5 +18,12 @@ namespace fastspec {
 /// @param tokens committed tokens of each planned sequence.
 void build_batch(const StepPlan& plan, std::span<const std::span<const TokenId>> tokens,
                  std::span<const TokenTree> trees, const KvReservation& reservation, RowBatch& batch);
+
+/// Rows that a planned sequence with this tree has in its pass.
+int num_rows_of(const SequencePlan& planned, const TokenTree& tree);
+
+/// Of a sequence whose rows begin at `first_row` of the pass, those of the tokens that the pass made permanent: the
+/// known rows, then the accepted nodes `path`.
+std::vector<std::int32_t> committed_rows(const SequencePlan& planned, int first_row, std::span<const int> path);
 
 }  // namespace fastspec

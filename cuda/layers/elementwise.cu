@@ -1,4 +1,4 @@
-// Embedding rows, SiLU(gate) * up, and biases: a pass over rows of packs each.
+// Embedding rows, copied rows, SiLU(gate) * up, and biases: a pass over rows of packs each.
 #include "layers/layers.h"
 #include "layers/pack.cuh"
 
@@ -25,6 +25,17 @@ __global__ void __launch_bounds__(kThreads) embedding_kernel(EmbeddingParams par
     const T* source = static_cast<const T*>(params.table.data) +
                       static_cast<std::int64_t>(params.tokens[row]) * params.table.in_features;
     store_pack(row_of<T>(params.output, row) + pack * kWidth, load_pack<kWidth>(source + pack * kWidth));
+  }
+}
+
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(kThreads) copy_rows_kernel(CopyRowsParams params) {
+  const int pack = pack_of_thread();
+  if (pack * kWidth >= params.output.cols) return;
+  for (int row = static_cast<int>(blockIdx.y); row < params.output.rows; row += static_cast<int>(gridDim.y)) {
+    const int source = params.row_index == nullptr ? row : params.row_index[row];
+    store_pack(row_of<T>(params.output, row) + pack * kWidth,
+               load_pack<kWidth>(row_of<const T>(params.input, source) + pack * kWidth));
   }
 }
 
@@ -72,6 +83,16 @@ void launch_embedding(const EmbeddingParams& params, cudaStream_t stream) {
     constexpr int kWidth = decltype(width)::value;
     const dim3 grid = row_grid(params.output.rows, params.output.cols / kWidth);
     embedding_kernel<decltype(element), kWidth><<<grid, kThreads, 0, stream>>>(params);
+  });
+}
+
+void launch_copy_rows(const CopyRowsParams& params, cudaStream_t stream) {
+  if (params.output.rows == 0) return;
+  const bool full = has_full_packs(params.input) && has_full_packs(params.output);
+  with_packs(params.output.dtype, full, [&](auto element, auto width) {
+    constexpr int kWidth = decltype(width)::value;
+    const dim3 grid = row_grid(params.output.rows, params.output.cols / kWidth);
+    copy_rows_kernel<decltype(element), kWidth><<<grid, kThreads, 0, stream>>>(params);
   });
 }
 

@@ -13,6 +13,9 @@ namespace fastspec::cuda {
 /// Rows of the table, copied.
 void launch_embedding(const EmbeddingParams& params, cudaStream_t stream);
 
+/// Rows taken through row_index where given, copied.
+void launch_copy_rows(const CopyRowsParams& params, cudaStream_t stream);
+
 /// input * weight / rms(input), rows taken through row_index where given. `output` may be `input` without row_index.
 void launch_rms_norm(const RmsNormParams& params, cudaStream_t stream);
 

@@ -12,29 +12,36 @@ namespace {
 void bind_speculation(py::module_& module) {
   Record<DrafterConfig> drafter(module, "DrafterConfig", R"(Which drafter proposes tokens.
 
-kind: "" (none), "ngram" (prompt lookup), "standalone" (a small model) or "longspec" (trees from one block over the
-    target's last keys and values)
-model: directory of the draft model, for "standalone" and "longspec"
+kind: "" (none), "ngram" (prompt lookup), "standalone" (a small model), "longspec" (trees from one block over the
+    target's last keys and values) or "dflash" (blocks predicted in one pass from the target's hidden states)
+model: directory of the draft model, for all but "ngram"
 ngram_min, ngram_max: shortest and longest match looked up in the sequence, in tokens, for "ngram"
 tree_widths: nodes of each level of a tree, for "longspec"; [1, 1, 1, 1] is a chain
-coupled: "longspec" drafts with the target's own sampling noise; False only to measure what that is worth)");
+coupled: "longspec" drafts with the target's own sampling noise; False only to measure what that is worth
+window: tokens before a block that it sees, for "dflash"; 0 = all. With a window memory does not grow with the context
+sinks: first tokens of the sequence that it sees too, for "dflash" with a window
+rebase_positions: whether the sinks take the positions just before the window)");
   drafter.field("kind", &DrafterConfig::kind, "str")
       .field("model", &DrafterConfig::model, "str")
       .field("ngram_min", &DrafterConfig::ngram_min, "int")
       .field("ngram_max", &DrafterConfig::ngram_max, "int")
       .field("tree_widths", &DrafterConfig::tree_widths, "list of int")
       .field("coupled", &DrafterConfig::coupled, "bool")
+      .field("window", &DrafterConfig::window, "int")
+      .field("sinks", &DrafterConfig::sinks, "int")
+      .field("rebase_positions", &DrafterConfig::rebase_positions, "bool")
       .finish_options();
   drafter.python_class()
       .def_static(
           "parse", [](const Strict<std::string>& text) { return DrafterConfig::parse(text.value); }, py::arg("text"),
-          R"("none", "ngram", "standalone:DIR" or "longspec:DIR"; InvalidArgumentError otherwise.)")
+          R"("none", "ngram", "standalone:DIR", "longspec:DIR" or "dflash:DIR"; InvalidArgumentError otherwise.)")
       .def("__str__", &DrafterConfig::to_string);
 
   Record<SpeculationConfig> speculation(module, "SpeculationConfig", R"(Speculative decoding.
 
 drafter: DrafterConfig
-max_draft_tokens: tokens a drafter may propose for one sequence and step; None = 8, or the whole tree with longspec)");
+max_draft_tokens: tokens a drafter may propose for one sequence and step; None = 8, or the whole tree or
+    block with longspec and dflash)");
   speculation.field("drafter", &SpeculationConfig::drafter, "DrafterConfig")
       .field("max_draft_tokens", &SpeculationConfig::max_draft_tokens, "int or None")
       .finish_options();

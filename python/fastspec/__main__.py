@@ -36,7 +36,7 @@ def _parser() -> argparse.ArgumentParser:
 
     chat = commands.add_parser("chat", help="talk with a model, by its own chat template")
     chat.add_argument("--model", required=True, help="directory, name on the Hugging Face hub, or .gguf file")
-    chat.add_argument("--drafter", help="ngram, standalone:MODEL or longspec:MODEL")
+    chat.add_argument("--drafter", help="ngram, standalone:MODEL, longspec:MODEL or dflash:MODEL")
     chat.add_argument("--dtype", default="auto", help="float32, bfloat16, float16 or auto (the checkpoint's)")
     chat.add_argument("--device", default="cpu")
     chat.add_argument("--system", help="system prompt")

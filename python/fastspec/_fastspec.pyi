@@ -33,6 +33,9 @@ class DrafterConfig:
     ngram_max: int
     tree_widths: list[int]
     coupled: bool
+    window: int
+    sinks: int
+    rebase_positions: bool
     def __init__(
         self,
         *,
@@ -42,6 +45,9 @@ class DrafterConfig:
         ngram_max: int = 4,
         tree_widths: list[int] = ...,
         coupled: bool = True,
+        window: int = ...,
+        sinks: int = ...,
+        rebase_positions: bool = ...,
     ) -> None: ...
     @staticmethod
     def parse(text: str) -> DrafterConfig: ...

@@ -62,14 +62,14 @@ class LLM:
 
         Args:
             model: a Hugging Face directory, a name on the Hugging Face hub, or a .gguf file (converted once).
-            drafter: None, "ngram", "standalone:MODEL", "longspec:MODEL" or a DrafterConfig. Speculation changes the
-                speed, never the tokens.
+            drafter: None, "ngram", "standalone:MODEL", "longspec:MODEL", "dflash:MODEL" or a DrafterConfig. Speculation
+                changes the speed, never the tokens.
             dtype: of weights and K/V: "float32", "bfloat16", "float16", or "auto" for the checkpoint's.
             device: "cpu", "cuda:N", or "cpu:reference" for the slow path whose results do not depend on the batch.
             progress: show a progress bar where loading takes longer than a second; None = if stderr is a terminal.
             **engine_options: max_model_len, max_num_seqs, max_batch_rows, page_size, gpu_memory_utilization,
                 kv_cache_bytes, num_threads (see EngineConfig) and max_draft_tokens (tokens a drafter may propose for
-                one sequence and step; by default 8, or the whole tree of longspec).
+                one sequence and step; by default 8, or the whole tree or block of longspec and dflash).
 
         Raises:
             TypeError: an unknown option.
@@ -359,7 +359,8 @@ def _resolve_drafter(drafter: str | DrafterConfig | None) -> DrafterConfig:
         drafter = DrafterConfig.parse(drafter)
     if not isinstance(drafter, DrafterConfig):
         raise TypeError(
-            f"drafter: expected None, 'ngram', 'standalone:MODEL', 'longspec:MODEL' or a DrafterConfig, got {drafter!r}"
+            "drafter: expected None, 'ngram', 'standalone:MODEL', 'longspec:MODEL', 'dflash:MODEL' or a DrafterConfig, "
+            f"got {drafter!r}"
         )
     if drafter.model:
         # A copy: the caller's object stays what it was.

@@ -87,10 +87,15 @@ Outcome run_engine(const std::string& device, const std::string& drafter, DType 
   HarnessOptions options;
   options.device = device;
   options.dtype = dtype;
-  options.drafter.kind = drafter;
+  options.drafter.kind = drafter.substr(0, drafter.find(' '));
   options.drafter.ngram_min = 1;
-  if (drafter == "standalone" || drafter == "longspec") options.drafter.model = "tiny";
-  if (drafter == "longspec") options.max_draft_tokens = std::nullopt;
+  if (!drafter.empty() && drafter != "ngram") options.drafter.model = "tiny";
+  if (drafter == "longspec" || drafter == "dflash") options.max_draft_tokens = std::nullopt;
+  if (drafter == "dflash window") {
+    options.drafter.window = 9;
+    options.drafter.sinks = 3;
+    options.drafter.rebase_positions = true;
+  }
   const auto engine = testing::make_engine(std::move(options));
   RandomCuts cut;
   const Outputs seen = testing::run(*engine, requests, 5, [&](EngineCore& core) {
@@ -113,7 +118,7 @@ Outcome run_engine(const std::string& device, const std::string& drafter, DType 
 
 void check_engines(const std::string& device, Report& report) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    for (const char* drafter : {"", "ngram", "standalone", "longspec"}) {
+    for (const char* drafter : {"", "ngram", "standalone", "longspec", "dflash", "dflash window"}) {
       for (const float temperature : report.small() ? std::vector{1.0f} : std::vector{0.0f, 1.0f}) {
         for (const bool cuts : report.small() ? std::vector{false} : std::vector{false, true}) {
           report.run(text("engine ", to_string(dtype), " ", *drafter == 0 ? "plain" : drafter, " temperature ",

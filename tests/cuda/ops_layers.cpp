@@ -32,6 +32,21 @@ Outcome embedding(Sides& sides, int rows, int width, int padding, Random& random
   return outcome;
 }
 
+/// Columns of a wider matrix to columns of another, row by row.
+Outcome copy_rows(Sides& sides, int rows, int width, int padding, bool gather, Random& random) {
+  const int input_rows = gather ? pick(random, 1, 40) : rows;
+  PairedMatrix input(sides, input_rows, width, padding, 2, random, sides.dtype);
+  PairedMatrix output(sides, rows, width, padding, sides.dtype);
+  std::vector<std::int32_t> index;
+  for (int row = 0; row < rows; ++row) index.push_back(pick(random, 0, input_rows - 1));
+  const Buffer device_index = sides.put(index);
+  sides.gpu.ops->copy_rows({input.device(), gather ? device_index.as<std::int32_t>() : nullptr, output.device()});
+  sides.cpu.ops->copy_rows({input.host(), gather ? index.data() : nullptr, output.host()});
+  Outcome outcome;
+  finish(output, sides, 0, outcome);
+  return outcome;
+}
+
 Outcome rms_norm(Sides& sides, int rows, int width, int padding, bool gather, Random& random) {
   const int input_rows = gather ? pick(random, 1, 40) : rows;
   PairedMatrix input(sides, input_rows, width, padding, 2, random, sides.dtype);
@@ -144,6 +159,8 @@ void check_layers(Sides& sides, Report& report) {
       for (const bool gather : {false, true}) {
         report.run(named("rms_norm", dtype, rows, width, gather ? " gathered" : ""),
                    [&] { return rms_norm(sides, rows, width, padding, gather, random); });
+        report.run(named("copy_rows", dtype, rows, width, gather ? " gathered" : ""),
+                   [&] { return copy_rows(sides, rows, width, padding, gather, random); });
       }
     }
   }

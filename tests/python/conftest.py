@@ -73,6 +73,15 @@ def tiny_longspec_dir(tmp_path_factory: pytest.TempPathFactory, tiny_model_dir: 
     return make_random(tmp_path_factory.mktemp("longspec"), config, {"version": 1, "window": 20})
 
 
+@pytest.fixture(scope="session")
+def tiny_dflash_dir(tmp_path_factory: pytest.TempPathFactory, tiny_model_dir: Path) -> Path:
+    """A random block drafter for the tiny model."""
+    from make_dflash import make_random
+
+    config = json.loads((tiny_model_dir / "config.json").read_text())
+    return make_random(tmp_path_factory.mktemp("dflash"), config, target_layers=[0, 2])
+
+
 @pytest.fixture
 def model_copy(tiny_model_dir: Path, tmp_path: Path) -> Path:
     """The tiny model in a directory that a test may change."""

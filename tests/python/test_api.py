@@ -146,6 +146,22 @@ def test_longspec_drafts_trees_and_changes_no_token(tiny_model_dir: Path, tiny_l
             assert speculative.info.draft_own_kv_bytes == rows * 2 * 2 * 16 * 4
 
 
+def test_dflash_drafts_blocks_and_changes_no_token(tiny_model_dir: Path, tiny_dflash_dir: Path, llm: LLM) -> None:
+    params = SamplingParams(temperature=0.8, seed=3, max_tokens=30, ignore_eos=True)
+    plain = llm.generate(PROMPT, params, progress=False)[0].token_ids
+    whole = DrafterConfig(kind="dflash", model=str(tiny_dflash_dir))
+    ring = DrafterConfig(kind="dflash", model=str(tiny_dflash_dir), window=10, sinks=2, rebase_positions=True)
+    for drafter in (f"dflash:{tiny_dflash_dir}", whole, ring):
+        with LLM(tiny_model_dir, drafter, device="cpu:reference", max_num_seqs=1) as speculative:
+            output = speculative.generate(PROMPT, params, progress=False)[0]
+            assert output.token_ids == plain
+            stats = output.outputs[0].stats
+            assert stats is not None
+            assert stats.drafted_tokens > (stats.decoding_passes - 8) * 7
+            per_token = llm.info.kv_bytes_per_token
+            assert speculative.info.kv_bytes_per_token == (per_token if drafter is ring else per_token * 5 // 3)
+
+
 def test_threads_share_one_llm(llm: LLM) -> None:
     prompts = [f"{i} over the lazy dog" for i in range(6)]
     expected = [llm.generate(prompt, GREEDY, progress=False)[0].token_ids for prompt in prompts]

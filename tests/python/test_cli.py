@@ -88,11 +88,16 @@ def test_samples_stops_and_bias(run_cli: RunCli, tiny_model_dir: Path, llm: LLM)
     assert forced["token_ids"] == [42, 42, 42]
 
 
-@pytest.mark.parametrize("drafter", ["ngram", "standalone", "longspec"])
+@pytest.mark.parametrize("drafter", ["ngram", "standalone", "longspec", "dflash"])
 def test_drafters(
-    run_cli: RunCli, tiny_model_dir: Path, tiny_draft_dir: Path, tiny_longspec_dir: Path, drafter: str
+    run_cli: RunCli,
+    tiny_model_dir: Path,
+    tiny_draft_dir: Path,
+    tiny_longspec_dir: Path,
+    tiny_dflash_dir: Path,
+    drafter: str,
 ) -> None:
-    directories = {"standalone": tiny_draft_dir, "longspec": tiny_longspec_dir}
+    directories = {"standalone": tiny_draft_dir, "longspec": tiny_longspec_dir, "dflash": tiny_dflash_dir}
     name = f"{drafter}:{directories[drafter]}" if drafter in directories else drafter
     common = ("generate", "--model", tiny_model_dir, "--prompt", PROMPT * 3, "--max-tokens", 24, "--json", *REFERENCE)
     common += ("--logit-bias", "42=1000")  # a random model repeats nothing by itself
@@ -118,6 +123,7 @@ def test_drafters(
         (["--prompt", "a", "--drafter", "longspec:/no/such"], ["longspec:/no/such"]),
         (["--prompt", "a", "--ngram-min", "3"], ["--ngram-min"]),
         (["--prompt", "a", "--tree-widths", "4,4"], ["--tree-widths", "longspec"]),
+        (["--prompt", "a", "--drafter", "ngram", "--draft-window", "64"], ["--draft-window", "dflash"]),
         (["--prompt", "a", "--dtype", "int2"], ["int2"]),
         (["--prompt", "a", "--device", "tpu"], ["tpu"]),
         (["--prompt", "a", "--logit-bias", "x"], ["--logit-bias x"]),

@@ -18,6 +18,7 @@ from fastspec.train.acceptance import Prompt, coupling_table, measure, table, va
 from fastspec.train.block import LongSpecBlock, start_from_target
 from fastspec.train.documents import Documents
 from fastspec.train.drafter_files import load_drafter
+from fastspec.train.longspec_recipe import LongSpecRecipe
 from fastspec.train.offline import CHAIN, TREE, Tally, offline_acceptance
 from fastspec.train.options import TrainOptions
 from fastspec.train.ranks import Ranks
@@ -87,7 +88,8 @@ def trainer(
     ranks: Ranks = ONE,
     validation: Documents | None = None,
 ) -> Trainer:
-    return Trainer(target, new_block(target), [data], validation, options, out, ranks, log=lambda _: None)
+    recipe = LongSpecRecipe(target, new_block(target), options)
+    return Trainer(recipe, [data], validation, options, out, ranks, log=lambda _: None)
 
 
 def weights(directory: Path) -> bytes:
@@ -135,7 +137,7 @@ def test_the_best_evaluated_weights_become_the_drafter(
     from safetensors.torch import load_file
 
     scripted = Scripted({2: 20, 4: 30, 6: 25})
-    monkeypatch.setattr("fastspec.train.trainer.offline_acceptance", scripted)
+    monkeypatch.setattr("fastspec.train.longspec_recipe.offline_acceptance", scripted)
     if until is not None:
         trainer(target, data, tmp_path, validation=data).run(until=until)
     run = trainer(target, data, tmp_path, validation=data)

@@ -419,13 +419,13 @@ def test_impossible_options_are_named(changes: dict[str, Any], message: str) -> 
     if "length" in changes:
         changes = {**changes, "length": 65536}
     with pytest.raises(InvalidArgumentError, match=message):
-        from_preset(None, changes)
+        from_preset(None, changes, TrainOptions(), PRESETS)
 
 
 def test_presets_are_valid_and_can_be_changed() -> None:
     for name, preset in PRESETS.items():
-        assert from_preset(name, {}) == preset
-    assert from_preset("smollm2-demo", {"steps": 10}).minutes == 0
-    assert isinstance(from_preset("short", {"minutes": 1.0}), TrainOptions)
+        assert from_preset(name, {}, TrainOptions(), PRESETS) == preset
+    assert from_preset("smollm2-demo", {"steps": 10}, TrainOptions(), PRESETS).minutes == 0
+    assert isinstance(from_preset("short", {"minutes": 1.0}, TrainOptions(), PRESETS), TrainOptions)
     with pytest.raises(InvalidArgumentError, match="preset 'none': expected short, long, sft, smollm2-demo"):
-        from_preset("none", {})
+        from_preset("none", {}, TrainOptions(), PRESETS)

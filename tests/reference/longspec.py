@@ -33,8 +33,8 @@ def philox(blocks: np.ndarray, position: int, sample: int, seed: int) -> np.ndar
     return np.stack([c0, c1, c2, c3], axis=1)
 
 
-def gumbel(tokens: np.ndarray, position: int, seed: int) -> np.ndarray:
-    words = philox(tokens // 4, position, 0, seed)[np.arange(len(tokens)), tokens % 4]
+def gumbel(tokens: np.ndarray, position: int, sample: int, seed: int) -> np.ndarray:
+    words = philox(tokens // 4, position, sample, seed)[np.arange(len(tokens)), tokens % 4]
     uniform = ((words >> np.uint64(8)).astype(np.float64) + 0.5) * 2.0**-24
     return -np.log(-np.log(uniform))
 
@@ -46,6 +46,7 @@ class Rule:
     temperature: float
     seed: int
     prompt: list[int]
+    sample: int = 0
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
@@ -79,7 +80,7 @@ class Rule:
         keep[kept] = True
         if self.min_p > 0:
             keep &= scores >= math.log(self.min_p)
-        scores = np.where(keep, scores + gumbel(ids, position, self.seed), -np.inf)
+        scores = np.where(keep, scores + gumbel(ids, position, self.sample, self.seed), -np.inf)
         return scores - np.logaddexp.reduce(scores[keep])
 
 

@@ -1,9 +1,8 @@
 // Runs requests through an engine and prints every tree that was verified, for a reference that drafts by itself.
 //   fastspec_print_trees CONFIG.json REQUESTS.json
 // CONFIG.json: EngineConfig::from_json. REQUESTS.json: [{"prompt_token_ids", "temperature", "seed", "max_tokens",
-// ...}]. Prints a JSON line a tree, {"seed", "root_position", "tokens", "parents"}, one an output, {"seed", "output"},
-// and
-// {"preemptions"}.
+// ...}]. Prints a JSON line a tree, {"seed", "sample", "root_position", "tokens", "parents"}, one an output, {"seed",
+// "sample", "output"}, and {"preemptions"}.
 #include <cstdio>
 #include <fstream>
 #include <iostream>
@@ -25,6 +24,7 @@ class TreePrinter final : public InterceptedOps {
     for (int i = 0; i < params.num_trees; ++i) {
       const AcceptTree& tree = params.trees[i];
       const Json line = {{"seed", tree.rule.seed},
+                         {"sample", tree.rule.sample_index},
                          {"root_position", tree.root_position},
                          {"tokens", std::vector<TokenId>(tree.tokens, tree.tokens + tree.num_nodes)},
                          {"parents", std::vector<std::int32_t>(tree.parents, tree.parents + tree.num_nodes)}};
@@ -52,6 +52,7 @@ Request read_request(const Json& json) {
   sampling.temperature = json.at("temperature");
   sampling.seed = json.at("seed").get<std::uint64_t>();
   sampling.max_tokens = json.at("max_tokens");
+  sampling.n = json.value("n", sampling.n);
   sampling.ignore_eos = true;
   sampling.top_k = json.value("top_k", sampling.top_k);
   sampling.top_p = json.value("top_p", sampling.top_p);
@@ -73,8 +74,11 @@ void run(const char* config_path, const char* requests_path) {
   std::vector<Request> requests;
   for (const Json& json : Json::parse(read(requests_path))) requests.push_back(read_request(json));
   const std::vector<Output> outputs = engine.generate(requests, {});
-  for (std::size_t i = 0; i < outputs.size(); ++i) {
-    std::cout << Json{{"seed", *requests[i].sampling.seed}, {"output", outputs[i].token_ids}} << "\n";
+  auto output = outputs.begin();
+  for (const Request& request : requests) {
+    for (int sample = 0; sample < request.sampling.n; ++sample, ++output) {
+      std::cout << Json{{"seed", *request.sampling.seed}, {"sample", sample}, {"output", output->token_ids}} << "\n";
+    }
   }
   std::cout << Json{{"preemptions", engine.stats().preemptions}} << "\n";
 }

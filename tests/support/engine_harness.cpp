@@ -73,8 +73,12 @@ std::unique_ptr<EngineCore> make_engine(HarnessOptions options) {
     parts.draft_model =
         tiny_longspec(parts.model, kTargetSeed, kDraftWindow, options.dtype, device, options.draft_vocabulary);
   }
+  if (options.drafter.kind == "dflash") {
+    parts.draft_model = tiny_dflash(parts.model, parts.weights, 17, options.dtype, device);
+    if (options.drafter.window == 0) kv_bytes_per_token *= 2;
+  }
   if (options.num_pages > 0) {
-    int nodes = options.drafter.kind.empty() ? 0 : draft_shape(config.speculation).max_nodes;
+    int nodes = options.drafter.kind.empty() ? 0 : draft_shape(config.speculation, parts.draft_model).max_nodes;
     if (options.own_drafter) nodes = options.own_drafter->shape().max_nodes;
     const int slots = nodes * options.max_num_seqs + (options.replays ? 1 : 0);
     const int scratch_pages = (slots + options.page_size - 1) / options.page_size;

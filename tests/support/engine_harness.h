@@ -27,7 +27,8 @@ struct HarnessOptions {
   int num_pages = 0;  // 0 = as many as are needed
   int max_model_len = 256;
   int vocab_size = 61;
-  DrafterConfig drafter;  // ngram, standalone for a noisy copy of the target, longspec for one of its last layer
+  DrafterConfig drafter;  // ngram, standalone for a noisy copy of the target, longspec for one of its last layer,
+                          // dflash for a random block drafter
   std::vector<TokenId> draft_vocabulary;  // of longspec; empty = all
   float draft_noise = 0.05f;
   std::optional<int> max_draft_tokens = 5;

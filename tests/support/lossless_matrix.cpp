@@ -51,6 +51,8 @@ const std::vector<MatrixSetting>& matrix_settings() {
       {MatrixDrafter::kStandalone},
       {MatrixDrafter::kLongSpecChain},
       {MatrixDrafter::kLongSpecTree},
+      {MatrixDrafter::kDFlash},
+      {MatrixDrafter::kDFlashWindow},
       {MatrixDrafter::kPlantedChain, 0.3},
       {MatrixDrafter::kPlantedChain, 0.8},
       {MatrixDrafter::kPlantedChain, 1.0},
@@ -91,6 +93,17 @@ HarnessOptions matrix_options(const MatrixSetting& setting, const std::vector<Re
       options.drafter = DrafterConfig::parse("longspec:tiny");
       options.drafter.tree_widths = {3, 6, 6, 5};
       options.max_draft_tokens = std::nullopt;
+      break;
+    case MatrixDrafter::kDFlash:
+      options.drafter = DrafterConfig::parse("dflash:tiny");
+      options.max_draft_tokens = std::nullopt;
+      break;
+    case MatrixDrafter::kDFlashWindow:
+      options.drafter = DrafterConfig::parse("dflash:tiny");
+      options.drafter.window = 7;
+      options.drafter.sinks = 2;
+      options.drafter.rebase_positions = true;
+      options.max_draft_tokens = 3;
       break;
     case MatrixDrafter::kPlantedChain:
       plant(TreeShape::kChain, true);
@@ -216,8 +229,9 @@ MatrixRun run_matrix_case(const MatrixCase& matrix_case, const HarnessOptions& b
 
 std::string describe(const MatrixCase& matrix_case, float temperature, bool penalties) {
   static const char* const kDrafters[] = {"none",           "ngram",         "standalone",
-                                          "longspec chain", "longspec tree", "planted chain",
-                                          "planted block",  "planted tree",  "adversarial tree"};
+                                          "longspec chain", "longspec tree", "dflash",
+                                          "dflash window",  "planted chain", "planted block",
+                                          "planted tree",   "adversarial tree"};
   static const char* const kNames[] = {"", ", chunks", ", preemption", ", truncation"};
   std::ostringstream text;
   text << kDrafters[static_cast<int>(matrix_case.setting.drafter)] << " p " << matrix_case.setting.probability
@@ -241,6 +255,8 @@ void MatrixReach::add(const MatrixCase& matrix_case, const MatrixRun& run) {
   if (matrix_case.setting.drafter == MatrixDrafter::kLongSpecChain)
     accepted_longspec_chain_ += run.stats.accepted_tokens;
   if (matrix_case.setting.drafter == MatrixDrafter::kLongSpecTree) accepted_longspec_tree_ += run.stats.accepted_tokens;
+  if (matrix_case.setting.drafter == MatrixDrafter::kDFlash) accepted_dflash_ += run.stats.accepted_tokens;
+  if (matrix_case.setting.drafter == MatrixDrafter::kDFlashWindow) accepted_dflash_window_ += run.stats.accepted_tokens;
 }
 
 void MatrixReach::merge(const MatrixReach& other) {
@@ -256,6 +272,8 @@ void MatrixReach::merge(const MatrixReach& other) {
   accepted_ngram_ += other.accepted_ngram_;
   accepted_longspec_chain_ += other.accepted_longspec_chain_;
   accepted_longspec_tree_ += other.accepted_longspec_tree_;
+  accepted_dflash_ += other.accepted_dflash_;
+  accepted_dflash_window_ += other.accepted_dflash_window_;
   preemptions_ += other.preemptions_;
   truncations_ += other.truncations_;
 }
@@ -275,6 +293,8 @@ std::string MatrixReach::missing(int batch) const {
   more_than(accepted_ngram_, 0, "accepted tokens of the n-gram drafter");
   more_than(accepted_longspec_chain_, 20, "accepted tokens of LongSpec's chains");
   more_than(accepted_longspec_tree_, accepted_longspec_chain_, "accepted tokens of LongSpec's trees");
+  more_than(accepted_dflash_, 20, "accepted tokens of DFlash's blocks");
+  more_than(accepted_dflash_window_, 20, "accepted tokens of DFlash's blocks over a window");
   if (batch >= 3) more_than(preemptions_, 20, "preemptions");
   all_of(trees_.accepted_lengths, 0, 4, "accepted lengths of trees");
   all_of(chains_.accepted_lengths, 0, 6, "accepted lengths of chains");

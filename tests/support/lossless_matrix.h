@@ -25,6 +25,8 @@ enum class MatrixDrafter {
   kStandalone,
   kLongSpecChain,
   kLongSpecTree,
+  kDFlash,
+  kDFlashWindow,  // context in a ring, sinks that move with it
   kPlantedChain,
   kPlantedBlock,
   kPlantedTree,
@@ -101,6 +103,8 @@ class MatrixReach {
   std::int64_t accepted_ngram_ = 0;
   std::int64_t accepted_longspec_chain_ = 0;
   std::int64_t accepted_longspec_tree_ = 0;
+  std::int64_t accepted_dflash_ = 0;
+  std::int64_t accepted_dflash_window_ = 0;
   std::int64_t preemptions_ = 0;
   int truncations_ = 0;
 };

@@ -177,6 +177,23 @@ LongSpecModel tiny_longspec(const ModelConfig& config, std::uint64_t target_seed
   return model;
 }
 
+DFlashModel tiny_dflash(const ModelConfig& config, const Weights& target, std::uint64_t seed, DType dtype,
+                        Device& device) {
+  DFlashModel model;
+  model.config.decoder = config;
+  model.config.block_size = kTinyBlock;
+  model.config.mask_token = config.vocab_size - 2;
+  model.config.target_layers = {0, 1};
+  model.weights = tiny_weights(config, seed, dtype, device);
+  WeightMaker make(seed + 1, dtype, device, 0, 0);
+  model.fc = make.matrix(config.hidden_size, 2 * config.hidden_size);
+  model.hidden_norm = make.vector(config.hidden_size, 0.1f, 1.0f);
+  for (Buffer& buffer : make.take_buffers()) model.weights.buffers.push_back(std::move(buffer));
+  model.weights.embedding = target.embedding;
+  model.weights.lm_head = target.lm_head;
+  return model;
+}
+
 std::shared_ptr<const Tokenizer> tiny_tokenizer(int vocab_size) {
   return std::make_shared<WordTokenizer>(vocab_size);
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "draft/dflash/dflash_model.h"
 #include "draft/longspec/longspec_model.h"
 #include "model/model_config.h"
 #include "model/weights.h"
@@ -26,6 +27,13 @@ Weights tiny_weights(const ModelConfig& config, std::uint64_t seed, DType dtype,
 /// noise, so that it agrees with the target now and then. `vocabulary` (ascending) prunes its LM head unless empty.
 LongSpecModel tiny_longspec(const ModelConfig& config, std::uint64_t target_seed, int window, DType dtype,
                             Device& device, const std::vector<TokenId>& vocabulary = {});
+
+constexpr int kTinyBlock = 6;
+
+/// A block drafter of the target's shape and with its embedding and LM head, random otherwise; its second layer has a
+/// window.
+DFlashModel tiny_dflash(const ModelConfig& config, const Weights& target, std::uint64_t seed, DType dtype,
+                        Device& device);
 
 /// Token i is the text of word i, one to three letters of a four-letter alphabet, so that stop strings occur across
 /// tokens; the last id is special and has no text.

@@ -25,6 +25,18 @@ void check_vector(const Vector& vector, int size, const char* name) {
   FS_CHECK(vector.data == nullptr || vector.size == size, name, ": size ", vector.size, ", expected ", size);
 }
 
+/// @param row_index null: all rows.
+void check_row_index(const std::int32_t* row_index, const Matrix& input, const Matrix& output, const char* name) {
+  if (row_index == nullptr) {
+    FS_CHECK(input.rows == output.rows, name, ": rows ", input.rows, " and ", output.rows);
+    return;
+  }
+  for (int row = 0; row < output.rows; ++row) {
+    FS_CHECK(row_index[row] >= 0 && row_index[row] < input.rows, name, ": row_index[", row, "] = ", row_index[row],
+             ", input rows ", input.rows);
+  }
+}
+
 }  // namespace
 
 void check_params(const EmbeddingParams& params) {
@@ -37,6 +49,14 @@ void check_params(const EmbeddingParams& params) {
   }
 }
 
+void check_params(const CopyRowsParams& params) {
+  check_matrix(params.input, "copy_rows input");
+  check_matrix(params.output, "copy_rows output");
+  FS_CHECK(params.input.cols == params.output.cols, "copy_rows: widths ", params.input.cols, " and ",
+           params.output.cols);
+  check_row_index(params.row_index, params.input, params.output, "copy_rows");
+}
+
 void check_params(const RmsNormParams& params) {
   check_matrix(params.input, "rms_norm input");
   check_matrix(params.output, "rms_norm output");
@@ -44,15 +64,7 @@ void check_params(const RmsNormParams& params) {
            params.output.cols);
   FS_CHECK(params.weight.data != nullptr, "rms_norm: no weight");
   check_vector(params.weight, params.input.cols, "rms_norm weight");
-  if (params.row_index == nullptr) {
-    FS_CHECK(params.input.rows == params.output.rows, "rms_norm: rows ", params.input.rows, " and ",
-             params.output.rows);
-    return;
-  }
-  for (int row = 0; row < params.output.rows; ++row) {
-    FS_CHECK(params.row_index[row] >= 0 && params.row_index[row] < params.input.rows, "rms_norm: row_index[", row,
-             "] = ", params.row_index[row], ", input rows ", params.input.rows);
-  }
+  check_row_index(params.row_index, params.input, params.output, "rms_norm");
 }
 
 void check_params(const LinearParams& params) {

@@ -7,6 +7,7 @@
 namespace fastspec::cpu {
 
 void check_params(const EmbeddingParams& params);
+void check_params(const CopyRowsParams& params);
 void check_params(const RmsNormParams& params);
 void check_params(const LinearParams& params);
 void check_params(const SiluMulParams& params);

@@ -57,6 +57,14 @@ void CpuOps::embed(const EmbeddingParams& params) {
   });
 }
 
+void CpuOps::copy_rows(const CopyRowsParams& params) {
+  check_params(params);
+  for (int row = 0; row < params.output.rows; ++row) {
+    const int source = params.row_index == nullptr ? row : params.row_index[row];
+    std::copy_n(params.input.row<const float>(source), params.input.cols, params.output.row<float>(row));
+  }
+}
+
 void CpuOps::merge(const MergeParams& params) {
   check_params(params);
   const int head_dim = params.output.cols / params.num_heads;

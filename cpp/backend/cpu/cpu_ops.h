@@ -14,6 +14,7 @@ class CpuOps : public Ops {
   explicit CpuOps(int num_threads) : pool_(num_threads), sampler_(pool_) {}
 
   void embed(const EmbeddingParams& params) override;
+  void copy_rows(const CopyRowsParams& params) override;
   void merge(const MergeParams& params) override;
   void copy_slots(const CopySlotsParams& params) override;
   void accept(const AcceptParams& params) override { sampler_.accept(params); }

@@ -52,6 +52,15 @@ void check_params(const EmbeddingParams& params, DType dtype) {
            ", output width ", params.output.cols);
 }
 
+void check_params(const CopyRowsParams& params, DType dtype) {
+  check_matrix(params.input, dtype, "copy_rows input");
+  check_matrix(params.output, dtype, "copy_rows output");
+  FS_CHECK(params.input.cols == params.output.cols, "copy_rows: widths ", params.input.cols, " and ",
+           params.output.cols);
+  FS_CHECK(params.row_index != nullptr || params.input.rows == params.output.rows, "copy_rows: rows ",
+           params.input.rows, " and ", params.output.rows);
+}
+
 void check_params(const RmsNormParams& params, DType dtype) {
   check_matrix(params.input, dtype, "rms_norm input");
   check_matrix(params.output, dtype, "rms_norm output");

@@ -9,6 +9,7 @@ namespace fastspec::cuda {
 
 /// @param dtype the backend's element type: of activations, weights and K/V.
 void check_params(const EmbeddingParams& params, DType dtype);
+void check_params(const CopyRowsParams& params, DType dtype);
 void check_params(const RmsNormParams& params, DType dtype);
 /// The output may be float32 whatever the dtype.
 void check_params(const LinearParams& params, DType dtype);

@@ -38,6 +38,13 @@ void CudaOps::embed(const EmbeddingParams& params) {
   check_launch("embed");
 }
 
+void CudaOps::copy_rows(const CopyRowsParams& params) {
+  check_params(params, dtype_);
+  context_->activate();
+  launch_copy_rows(params, context_->stream());
+  check_launch("copy_rows");
+}
+
 void CudaOps::rms_norm(const RmsNormParams& params) {
   check_params(params, dtype_);
   context_->activate();

@@ -20,6 +20,7 @@ class CudaOps final : public Ops {
   CudaOps(std::shared_ptr<CudaContext> context, DType dtype);
 
   void embed(const EmbeddingParams& params) override;
+  void copy_rows(const CopyRowsParams& params) override;
   void rms_norm(const RmsNormParams& params) override;
   void linear(const LinearParams& params) override;
   void rope_store(const RopeStoreParams& params) override;

@@ -12,21 +12,25 @@ namespace fastspec {
 
 /// Which drafter proposes, and its own options.
 struct DrafterConfig {
-  std::string kind;   // "" = none, "ngram", "standalone", "longspec"
-  std::string model;  // standalone, longspec: directory of the draft model
+  std::string kind;   // "" = none, "ngram", "standalone", "longspec", "dflash"
+  std::string model;  // all but ngram: directory of the draft model
   int ngram_min = 2;  // ngram: shortest and longest match looked up in the sequence
   int ngram_max = 4;
   std::vector<int> tree_widths{4, 16, 16, 16, 16};  // longspec: nodes of each level of a tree; 1,1,1,1 is a chain
   bool coupled = true;  // longspec: drafts with the target's own noise; false only to measure what that is worth
+  int window = 0;  // dflash: tokens before a block that it sees; 0 = all. With a window memory does not grow with context
+  int sinks = 0;   // dflash, with a window: first tokens of the sequence that it sees too
+  bool rebase_positions = false;  // dflash, with sinks: they take the positions just before the window
 
-  /// "none" or "", "ngram", "standalone:DIR", "longspec:DIR". @throws Error(kInvalidArgument) naming what is possible.
+  /// "none" or "", "ngram", "standalone:DIR", "longspec:DIR", "dflash:DIR". @throws Error(kInvalidArgument) naming what is possible.
   static DrafterConfig parse(const std::string& text);
   std::string to_string() const;
 };
 
 struct SpeculationConfig {
   DrafterConfig drafter;
-  /// Tokens a drafter may propose for one sequence and step; unset = 8, or the whole tree with longspec.
+  /// Tokens a drafter may propose for one sequence and step; unset = 8, or the whole tree or block with longspec
+  /// and dflash.
   std::optional<int> max_draft_tokens;
 
   bool enabled() const { return !drafter.kind.empty(); }

@@ -86,12 +86,12 @@ class Attention(nn.Module):
 class Mlp(nn.Module):
     """SwiGLU."""
 
-    def __init__(self, shape: BlockShape) -> None:
+    def __init__(self, hidden_size: int, intermediate_size: int) -> None:
         """Three projections without biases."""
         super().__init__()
-        self.gate_proj = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=False)
-        self.up_proj = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(shape.intermediate_size, shape.hidden_size, bias=False)
+        self.gate_proj = nn.Linear(hidden_size, intermediate_size, bias=False)
+        self.up_proj = nn.Linear(hidden_size, intermediate_size, bias=False)
+        self.down_proj = nn.Linear(intermediate_size, hidden_size, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[..., hidden] -> [..., hidden]."""
@@ -114,7 +114,7 @@ class LongSpecBlock(nn.Module):
         self.shape = shape
         self.self_attn = Attention(shape, with_keys=True)
         self.cross_attn = Attention(shape, with_keys=False)
-        self.mlp = Mlp(shape)
+        self.mlp = Mlp(shape.hidden_size, shape.intermediate_size)
         self.input_layernorm = RmsNorm(shape.hidden_size, shape.norm_eps)
         self.post_self_attention_layernorm = RmsNorm(shape.hidden_size, shape.norm_eps)
         self.post_cross_attention_layernorm = RmsNorm(shape.hidden_size, shape.norm_eps)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import copy
 
 import torch
-
-from fastspec.train.block import LongSpecBlock
+from torch import nn
 
 
 class Candidates:
     """The block that is trained, its running average, and the best of what was evaluated so far."""
 
-    def __init__(self, block: LongSpecBlock, decay: float) -> None:
+    def __init__(self, block: nn.Module, decay: float) -> None:
         """`decay`: of the average, a step; 0 = the block itself is what is evaluated and written."""
         self.block, self._decay = block, decay
         self.average = copy.deepcopy(block).requires_grad_(False) if decay > 0 else block
@@ -35,11 +34,11 @@ class Candidates:
         return True
 
     @property
-    def drafter(self) -> LongSpecBlock:
+    def drafter(self) -> nn.Module:
         """The best of what was evaluated, or the present one where nothing was."""
         return self.average if self.best_score is None else self.best
 
-    def modules(self) -> dict[str, LongSpecBlock]:
+    def modules(self) -> dict[str, nn.Module]:
         """All weights that a resumed run needs."""
         found = {"model": self.block}
         if self.average is not self.block:

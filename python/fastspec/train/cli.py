@@ -17,10 +17,20 @@ from typing import TYPE_CHECKING, Any
 
 from fastspec import Tokenizer, hub
 from fastspec.errors import InvalidArgumentError, NotFoundError, UnsupportedError
-from fastspec.train.options import PRESETS, GenerateOptions, TrainOptions, from_preset
+from fastspec.train.options import (
+    DFLASH_PRESETS,
+    PRESETS,
+    DFlashOptions,
+    GenerateOptions,
+    RunOptions,
+    TrainOptions,
+    from_preset,
+)
 
 if TYPE_CHECKING:
     from fastspec.train.documents import Documents
+    from fastspec.train.recipe import Recipe
+    from fastspec.train.target import Target
     from fastspec.train.texts import Text
 
 GENERATE = "generate"  # the word for data that the target writes itself
@@ -35,7 +45,8 @@ def add_commands(commands: Any) -> None:
     )
     _add_prompts(train)
     _add_generate(train)
-    _add_longspec(train)
+    _add_drafter(train, "longspec", "LongSpec", TrainOptions, list(PRESETS))
+    _add_drafter(train, "dflash", "DFlash", DFlashOptions, list(DFLASH_PRESETS))
     evaluate = commands.add_parser("evaluate", help="measure a drafter").add_subparsers(required=True, metavar="WHAT")
     _add_acceptance(evaluate)
 
@@ -59,11 +70,11 @@ def _add_generate(commands: Any) -> None:
     parser.set_defaults(run=_generate)
 
 
-def _add_longspec(commands: Any) -> None:
+def _add_drafter(commands: Any, kind: str, name: str, options: type[RunOptions], presets: list[str]) -> None:
     parser = commands.add_parser(
-        "longspec", help="train a LongSpec drafter", formatter_class=argparse.RawDescriptionHelpFormatter
+        kind, help=f"train a {name} drafter", formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.epilog = "presets: " + ", ".join(PRESETS)
+    parser.epilog = "presets: " + ", ".join(presets)
     parser.add_argument("--target", required=True, help=_TARGET_HELP)
     parser.add_argument(
         "--data",
@@ -81,14 +92,14 @@ def _add_longspec(commands: Any) -> None:
         help="as --data; for the acceptance curve, and to choose the best of the weights passed through",
     )
     parser.add_argument("--out", type=Path, required=True, help="directory of the drafter and its checkpoint")
-    parser.add_argument("--preset", help=f"start from {', '.join(PRESETS)}; other options change it")
+    parser.add_argument("--preset", help=f"start from {', '.join(presets)}; other options change it")
     parser.add_argument("--init", type=Path, help="drafter to start from: the stage before")
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in --out")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N; several GPUs by torchrun")
     _add_cutting(parser)
-    _add_fields(parser, TrainOptions)
+    _add_fields(parser, options)
     _add_fields(parser, GenerateOptions, prefix="generate_")
-    parser.set_defaults(run=_longspec)
+    parser.set_defaults(run=_drafter, kind=kind)
 
 
 def _add_acceptance(commands: Any) -> None:
@@ -98,7 +109,7 @@ def _add_acceptance(commands: Any) -> None:
         "--drafter",
         action="append",
         default=[],
-        help="longspec:DIR (as its tree, as a chain of 4, and uncoupled), standalone:MODEL; n-gram's comes too",
+        help="longspec:DIR (as its tree, as a chain of 4, and uncoupled), dflash:DIR, standalone:MODEL; n-gram's comes too",
     )
     parser.add_argument("--data", nargs="+", type=Path, required=True, help=f"{_FILES_HELP}, or of `train prompts`")
     parser.add_argument("--max-tokens", type=int, default=128)
@@ -140,7 +151,15 @@ def _add_fields(parser: argparse.ArgumentParser, of: Any, prefix: str = "") -> N
 
 
 def _parser_of(field: Field[Any]) -> Any:
-    return {"int": int, "float": float, "str": str, "bool": _boolean}[str(field.type)]
+    kinds = {"int": int, "float": float, "str": str, "bool": _boolean, "tuple[int, ...]": _integers}
+    return kinds[str(field.type)]
+
+
+def _integers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(",") if part)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected integers with commas between them") from error
 
 
 def _boolean(text: str) -> bool:
@@ -254,11 +273,15 @@ def _described(documents: Documents) -> str:
 # --- training ---------------------------------------------------------------------------------------------------------
 
 
-def _longspec(options: argparse.Namespace) -> int:
+def _drafter(options: argparse.Namespace) -> int:
     _need_torch()
-    chosen = from_preset(options.preset, _changes(options, TrainOptions))
+    chosen: RunOptions
+    if options.kind == "longspec":
+        chosen = from_preset(options.preset, _changes(options, TrainOptions), TrainOptions(), PRESETS)
+    else:
+        chosen = from_preset(options.preset, _changes(options, DFlashOptions), DFlashOptions(), DFLASH_PRESETS)
     generate = _generate_options(options, "generate_")
-    _check_longspec(options)
+    _check_run(options)
     from fastspec.train.ranks import Ranks
 
     ranks = Ranks.join(options.device)
@@ -268,7 +291,7 @@ def _longspec(options: argparse.Namespace) -> int:
         ranks.leave()
 
 
-def _check_longspec(options: argparse.Namespace) -> None:
+def _check_run(options: argparse.Namespace) -> None:
     _check_cutting(options)
     files = [Path(name) for name in options.data if name != GENERATE]
     _check_files([*files, *options.texts, *options.validation])
@@ -287,11 +310,9 @@ def _check_longspec(options: argparse.Namespace) -> None:
         raise InvalidArgumentError("--init starts a run, --resume goes on with one: give one of them")
 
 
-def _train(options: argparse.Namespace, chosen: TrainOptions, generate: GenerateOptions, ranks: Any) -> int:
+def _train(options: argparse.Namespace, chosen: RunOptions, generate: GenerateOptions, ranks: Any) -> int:
     import torch
 
-    from fastspec.train.block import LongSpecBlock, start_from_target
-    from fastspec.train.drafter_files import load_drafter
     from fastspec.train.target import Target
     from fastspec.train.trainer import Trainer
 
@@ -300,19 +321,36 @@ def _train(options: argparse.Namespace, chosen: TrainOptions, generate: Generate
     validation = _validation(options, generate, directory)
     target = Target(directory, ranks.device, getattr(torch, chosen.dtype))
     torch.manual_seed(chosen.seed)
-    if options.init is not None:
-        block = load_drafter(options.init, target)
-    else:
-        block = LongSpecBlock(target.block_shape(chosen.final_norm, chosen.window, chosen.intermediate_size or None))
-        if chosen.start == "target":
-            start_from_target(block, target.model, chosen.start_scale)
-        block = block.to(ranks.device)
-    trainer = Trainer(target, block, data, validation, chosen, options.out, ranks, log=_say)
+    recipe = _recipe(options.init, chosen, target)
+    trainer = Trainer(recipe, data, validation, chosen, options.out, ranks, log=_say)
     if ranks.first:
         _say(f"options: {json.dumps(vars(chosen))}")
     if options.resume:
         trainer.resume()
     return 0 if trainer.run() else 130
+
+
+def _recipe(init: Path | None, chosen: RunOptions, target: Target) -> Recipe:
+    """The drafter that training starts from, with what its kind trains it by."""
+    if isinstance(chosen, DFlashOptions):
+        from fastspec.train.dflash_block import DFlashBlock
+        from fastspec.train.dflash_files import dflash_shape, load_dflash
+        from fastspec.train.dflash_recipe import DFlashRecipe
+
+        if init is not None:
+            return DFlashRecipe(target, load_dflash(init, target, chosen), chosen)
+        return DFlashRecipe(target, DFlashBlock(dflash_shape(target, chosen)).to(target.device), chosen)
+    from fastspec.train.block import LongSpecBlock, start_from_target
+    from fastspec.train.drafter_files import load_drafter
+    from fastspec.train.longspec_recipe import LongSpecRecipe
+
+    assert isinstance(chosen, TrainOptions)
+    if init is not None:
+        return LongSpecRecipe(target, load_drafter(init, target), chosen)
+    block = LongSpecBlock(target.block_shape(chosen.final_norm, chosen.window, chosen.intermediate_size or None))
+    if chosen.start == "target":
+        start_from_target(block, target.model, chosen.start_scale)
+    return LongSpecRecipe(target, block.to(target.device), chosen)
 
 
 def _say(line: str) -> None:

@@ -51,6 +51,7 @@ class _FusedLinearCrossEntropy(torch.autograd.Function):
         labels: torch.Tensor,
         teacher_hidden: torch.Tensor | None,
         distill: float,
+        weights: torch.Tensor | None,
         rows_at_once: int,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         by_chunk = _chunk_function(hidden.device)
@@ -63,7 +64,10 @@ class _FusedLinearCrossEntropy(torch.autograd.Function):
             rows = slice(begin, begin + rows_at_once)
             teacher = None if teacher_hidden is None else _logits(teacher_hidden[rows], head)
             loss, hit, slope = by_chunk(_logits(inputs[rows], head), teacher, labels[rows], distill)
-            gradient[rows] = (slope.to(head.dtype) @ head).to(gradient.dtype)
+            slope = slope.to(head.dtype) @ head
+            if weights is not None:
+                loss, slope = loss * weights[rows], slope * weights[rows, None]
+            gradient[rows] = slope.to(gradient.dtype)
             total += loss.sum()
             hits += hit.sum()
         ctx.save_for_backward(gradient)
@@ -73,7 +77,7 @@ class _FusedLinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *outputs: Any) -> tuple[torch.Tensor | None, ...]:
         (gradient,) = ctx.saved_tensors
-        return gradient * outputs[0].to(gradient.dtype), None, None, None, None, None
+        return gradient * outputs[0].to(gradient.dtype), None, None, None, None, None, None
 
 
 def linear_cross_entropy(
@@ -82,6 +86,7 @@ def linear_cross_entropy(
     labels: torch.Tensor,
     teacher_hidden: torch.Tensor | None = None,
     distill: float = 0.0,
+    weights: torch.Tensor | None = None,
     rows_at_once: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Sum over rows of the cross-entropy of softmax(hidden @ head.T).
@@ -95,6 +100,7 @@ def linear_cross_entropy(
         labels: int64 [rows].
         teacher_hidden: [rows, hidden] of the target, for distill > 0.
         distill: in [0, 1].
+        weights: float32 [rows], of each row's cross-entropy; None = 1.
         rows_at_once: rows of a chunk; None = as many as CHUNK_BYTES hold.
 
     Returns:
@@ -106,6 +112,6 @@ def linear_cross_entropy(
     if distill > 0 and teacher is None:
         raise ValueError("distill > 0 needs the teacher's hidden states")
     result: tuple[torch.Tensor, torch.Tensor] = _FusedLinearCrossEntropy.apply(
-        hidden, head, labels, teacher, distill, rows_at_once
+        hidden, head, labels, teacher, distill, weights, rows_at_once
     )
     return result

@@ -8,7 +8,7 @@ window and a node's ancestors. tau counts the bonus token.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -94,7 +94,7 @@ class _Level:
 
     def cross_attention(self, query: torch.Tensor) -> torch.Tensor:
         """Over what of the target is in its cache: all before the root."""
-        return _attend(query, self.states.keys, self.states.values, self.before_root)
+        return _attend(query, *self.states.last_layer(), self.before_root)
 
 
 @dataclass(frozen=True)
@@ -216,6 +216,61 @@ class Tally:
             place += accepted[place] + 1
 
 
+AcceptedAt = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""(tokens [B, L], lengths [B], roots [B, R]) -> how many drafted tokens are accepted at each root, [B, R]."""
+
+
+def tally_acceptance(
+    documents: Documents, device: torch.device, ways: Mapping[str, AcceptedAt], logits_of_a_root: int
+) -> dict[str, dict[str, Tally]]:
+    """Acceptance on continuations that the target made greedily.
+
+    Args:
+        documents: prompts with continuations of two tokens or more; shorter ones are left out.
+        device: of the tensors that the ways are given.
+        ways: of drafting, by name.
+        logits_of_a_root: numbers in the logits that a way needs at once for a root.
+
+    Returns:
+        kind -> name of the way -> Tally.
+    """
+    result = {kind: {name: Tally() for name in ways} for kind in documents.kinds}
+    prompts = documents.prompt_lengths.tolist()
+    sizes = documents.starts.diff().tolist()
+    usable = [i for i in range(len(documents)) if prompts[i] >= 1 and sizes[i] - prompts[i] >= 2]
+    usable.sort(key=lambda i: sizes[i])
+    while usable:
+        most_roots = max(sizes[i] - prompts[i] for i in usable) - 1
+        at_once = max(1, _LOGITS_BYTES // (4 * logits_of_a_root * most_roots))
+        chosen, usable = usable[:at_once], usable[at_once:]
+        for name, way in ways.items():
+            found = _at_all_roots(way, documents, chosen, device)
+            for index, accepted in zip(chosen, found, strict=True):
+                result[documents.kind_name(index)][name].add(accepted)
+    return result
+
+
+def _at_all_roots(
+    way: AcceptedAt, documents: Documents, chosen: Sequence[int], device: torch.device
+) -> list[list[int]]:
+    """Accepted lengths at the roots prompt..length - 2 of some documents."""
+    sequences = [torch.tensor(documents[i], dtype=torch.int64) for i in chosen]
+    lengths = torch.tensor([len(s) for s in sequences])
+    prompts = documents.prompt_lengths[torch.tensor(chosen)].long()
+    tokens = torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True).to(device)
+    counts = lengths - 1 - prompts
+    roots = prompts[:, None] + torch.arange(int(counts.max()))
+    roots = torch.minimum(roots, lengths[:, None] - 2).to(device)
+    with torch.no_grad():
+        accepted = way(tokens, lengths.to(device), roots).tolist()
+    return [found[: int(count)] for found, count in zip(accepted, counts, strict=True)]
+
+
+def places_of(tokens: torch.Tensor) -> torch.Tensor:
+    """0, 1, ... for every row of [B, L] tokens."""
+    return torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape)
+
+
 def offline_acceptance(
     block: LongSpecBlock,
     target: Target,
@@ -223,56 +278,28 @@ def offline_acceptance(
     shapes: Mapping[str, Sequence[int]],
     offset: int = 0,
 ) -> dict[str, dict[str, Tally]]:
-    """Acceptance on continuations that the target made greedily.
+    """tally_acceptance() of LongSpec's trees.
 
     Args:
         block: the drafter.
         target: its target.
-        documents: prompts with continuations of two tokens or more; shorter ones are left out.
+        documents: as there.
         shapes: widths of trees by name.
         offset: positions are moved by this, as offset_positions() moves them.
 
     Returns:
         kind -> name of shape -> Tally.
     """
-    result = {kind: {name: Tally() for name in shapes} for kind in documents.kinds}
-    prompts = documents.prompt_lengths.tolist()
-    sizes = documents.starts.diff().tolist()
-    usable = [i for i in range(len(documents)) if prompts[i] >= 1 and sizes[i] - prompts[i] >= 2]
-    usable.sort(key=lambda i: sizes[i])
+
+    def of(widths: Sequence[int]) -> AcceptedAt:
+        def accepted(tokens: torch.Tensor, lengths: torch.Tensor, roots: torch.Tensor) -> torch.Tensor:
+            with torch.autocast(target.device.type, torch.bfloat16, enabled=target.dtype == torch.bfloat16):
+                states = target.states(tokens, moved(places_of(tokens), offset), with_hidden=False)
+                levels = draft_trees(block, target, tokens, states, roots, widths, offset)
+                return accepted_lengths(levels, tokens, lengths, roots)
+
+        return accepted
+
     widest = max(max(widths) for widths in shapes.values())
-    while usable:
-        most_roots = max(sizes[i] - prompts[i] for i in usable) - 1
-        at_once = max(1, _LOGITS_BYTES // (4 * target.vocab_size * widest * most_roots))
-        chosen, usable = usable[:at_once], usable[at_once:]
-        for name, widths in shapes.items():
-            found = _at_all_roots(block, target, documents, chosen, widths, offset)
-            for index, accepted in zip(chosen, found, strict=True):
-                result[documents.kind_name(index)][name].add(accepted)
-    return result
-
-
-def _at_all_roots(
-    block: LongSpecBlock,
-    target: Target,
-    documents: Documents,
-    chosen: Sequence[int],
-    widths: Sequence[int],
-    offset: int,
-) -> list[list[int]]:
-    """Accepted lengths at the roots prompt..length - 2 of some documents."""
-    sequences = [torch.tensor(documents[i], dtype=torch.int64) for i in chosen]
-    lengths = torch.tensor([len(s) for s in sequences])
-    prompts = documents.prompt_lengths[torch.tensor(chosen)].long()
-    tokens = torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True).to(target.device)
-    counts = lengths - 1 - prompts
-    roots = prompts[:, None] + torch.arange(int(counts.max()))
-    roots = torch.minimum(roots, lengths[:, None] - 2).to(target.device)
-    places = torch.arange(tokens.shape[1], device=target.device).repeat(len(sequences), 1)
-    enabled = target.dtype == torch.bfloat16
-    with torch.no_grad(), torch.autocast(target.device.type, torch.bfloat16, enabled=enabled):
-        states = target.states(tokens, moved(places, offset), with_hidden=False)
-        counted = lengths.to(target.device)
-        levels = draft_trees(block, target, tokens, states, roots, widths, offset)
-        accepted = accepted_lengths(levels, tokens, counted, roots).tolist()
-    return [found[: int(count)] for found, count in zip(accepted, counts, strict=True)]
+    ways = {name: of(widths) for name, widths in shapes.items()}
+    return tally_acceptance(documents, target.device, ways, target.vocab_size * widest)

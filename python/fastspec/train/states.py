@@ -7,18 +7,44 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from fastspec.errors import OutOfMemoryError
-from fastspec.train.options import TrainOptions
+from fastspec.errors import InvalidArgumentError, OutOfMemoryError
+from fastspec.train.options import RunOptions
 from fastspec.train.rows import RowGroup, seeded
 from fastspec.train.target import Target, TargetStates, offset_positions
+
+
+def reach_of(target: Target, options: RunOptions) -> int:
+    """Positions of rows stay below this; 0 = rows are not moved.
+
+    Raises:
+        InvalidArgumentError: it is less than a row.
+    """
+    reach = target.max_positions if options.anchor_positions < 0 else options.anchor_positions
+    if options.anchor_positions > 0 and reach < options.length:
+        raise InvalidArgumentError(f"anchor_positions is {reach}, less than a row's length ({options.length})")
+    return reach
 
 
 class StateSource:
     """Positions and target states of rows."""
 
-    def __init__(self, target: Target, groups: Sequence[RowGroup], options: TrainOptions, reach: int) -> None:
-        """`reach`: positions of rows stay below this; 0 = rows are not moved."""
+    def __init__(
+        self,
+        target: Target,
+        groups: Sequence[RowGroup],
+        options: RunOptions,
+        reach: int,
+        layers: Sequence[int] = (),
+    ) -> None:
+        """Of the target's last keys and values, or of the outputs of `layers` where some are named.
+
+        Args:
+            target, groups, options: of the run.
+            reach: positions of rows stay below this; 0 = rows are not moved.
+            layers: see Target.states().
+        """
         self._target, self._groups, self._options, self._reach = target, groups, options, reach
+        self._layers = tuple(layers)
         self._kept: list[TargetStates] | None = None
         self._offsets: list[torch.Tensor] = []
 
@@ -52,13 +78,11 @@ class StateSource:
         group = self._groups[group_index]
         if self._kept is not None:
             kept = self._kept[group_index]
-            hidden = None if kept.hidden is None else kept.hidden[rows]
-            positions = offset_positions(group.length, self._offsets[group_index][rows])
-            return positions, TargetStates(kept.keys[rows], kept.values[rows], hidden, kept.choices[rows])
+            return offset_positions(group.length, self._offsets[group_index][rows]), kept.rows(rows)
         # Drawn for every row of the group, so that ranks with different rows of a batch agree with a single one.
         offsets = self._draw(len(group.tokens), group.length, 5, step)[rows]
         positions = offset_positions(group.length, offsets)
-        return positions, self._target.states(tokens, positions, self._options.distill > 0)
+        return positions, self._target.states(tokens, positions, self._options.distill > 0, self._layers)
 
     def _draw(self, rows: int, length: int, purpose: int, number: int) -> torch.Tensor:
         """One offset a row: o ~ U(0, reach - length), or 0 for the share of rows that stays."""
@@ -75,7 +99,7 @@ class StateSource:
         for begin in range(0, len(group.tokens), at_once):
             rows = slice(begin, begin + at_once)
             positions = offset_positions(group.length, offsets[rows])
-            part = target.states(group.tokens[rows].long(), positions, with_hidden)
+            part = target.states(group.tokens[rows].long(), positions, with_hidden, self._layers)
             if kept is None:
                 kept = _room_for(part, len(group.tokens))
             for name, tensor in vars(part).items():
@@ -86,9 +110,9 @@ class StateSource:
 
     def _check_memory(self, places: int) -> None:
         shape = self._target.block_shape(False, 1, None)
-        hidden = shape.hidden_size if self._options.distill > 0 else 0
-        size = 4 if self._target.dtype == torch.float32 else 2
-        wanted = places * (size * (2 * shape.num_kv_heads * shape.head_dim + hidden) + 4)
+        numbers = shape.hidden_size if self._options.distill > 0 else 0
+        numbers += len(self._layers) * shape.hidden_size or 2 * shape.num_kv_heads * shape.head_dim
+        wanted = places * (numbers * (4 if self._target.dtype == torch.float32 else 2) + 4)
         if self._target.device.type == "cuda":
             free, _ = torch.cuda.mem_get_info(self._target.device)
             if wanted > 0.8 * free:
@@ -102,5 +126,4 @@ def _room_for(part: TargetStates, rows: int) -> TargetStates:
     def room(tensor: torch.Tensor) -> torch.Tensor:
         return torch.empty(rows, *tensor.shape[1:], dtype=tensor.dtype, device=tensor.device)
 
-    hidden = None if part.hidden is None else room(part.hidden)
-    return TargetStates(room(part.keys), room(part.values), hidden, room(part.choices))
+    return TargetStates(**{name: None if tensor is None else room(tensor) for name, tensor in vars(part).items()})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,15 +23,27 @@ class TargetStates:
     """What a drafter sees of the target on B sequences of L tokens.
 
     Attributes:
-        keys, values: of the last layer, keys with positions, [B, kv_heads, L, head_dim].
+        keys, values: of the last layer, keys with positions, [B, kv_heads, L, head_dim]; None with features.
+        features: outputs of some layers, one after another, [B, L, layers * hidden]; None where none is asked for.
         hidden: what the head turns into logits, [B, L, hidden]; None where it is not needed.
         choices: the target's most likely next token at every place, int32 [B, L].
     """
 
-    keys: torch.Tensor
-    values: torch.Tensor
+    keys: torch.Tensor | None
+    values: torch.Tensor | None
+    features: torch.Tensor | None
     hidden: torch.Tensor | None
     choices: torch.Tensor
+
+    def last_layer(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values, where there are any."""
+        assert self.keys is not None
+        assert self.values is not None
+        return self.keys, self.values
+
+    def rows(self, index: Any) -> TargetStates:
+        """Some of the sequences."""
+        return TargetStates(**{name: None if part is None else part[index] for name, part in vars(self).items()})
 
 
 class Target:
@@ -110,21 +123,42 @@ class Target:
         )
 
     @torch.no_grad()
-    def states(self, tokens: torch.Tensor, positions: torch.Tensor, with_hidden: bool) -> TargetStates:
-        """One causal pass over [B, L] tokens at [B, L] positions.
+    def states(
+        self, tokens: torch.Tensor, positions: torch.Tensor, with_hidden: bool, layers: Sequence[int] = ()
+    ) -> TargetStates:
+        """One causal pass over [B, L] tokens at [B, L] positions; with the outputs of `layers` where some are named.
 
         Sequences may end in padding: nothing before it sees it.
         """
-        out = self.model.model(input_ids=tokens, position_ids=positions, use_cache=False).last_hidden_state
+        features: list[torch.Tensor] = []
+        hooks = [self.model.model.layers[layer].register_forward_hook(_keeper(features)) for layer in layers]
+        try:
+            out = self.model.model(input_ids=tokens, position_ids=positions, use_cache=False).last_hidden_state
+        finally:
+            for hook in hooks:
+                hook.remove()
         assert self._seen is not None
         keys, values = self._seen
         self._seen = None
         flat = out.flatten(0, 1)
         choices = torch.cat([(part @ self.head.T).argmax(-1) for part in flat.split(8192)])
-        return TargetStates(keys, values, out if with_hidden else None, choices.view(tokens.shape).int())
+        return TargetStates(
+            keys=None if layers else keys,
+            values=None if layers else values,
+            features=torch.cat(features, dim=-1) if layers else None,
+            hidden=out if with_hidden else None,
+            choices=choices.view(tokens.shape).int(),
+        )
 
     def _see(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         self._seen = keys, values
+
+
+def _keeper(outputs: list[torch.Tensor]) -> Any:
+    def hook(_module: Any, _inputs: Any, output: Any) -> None:
+        outputs.append(output if isinstance(output, torch.Tensor) else output[0])
+
+    return hook
 
 
 def _attend(

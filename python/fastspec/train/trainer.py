@@ -1,4 +1,4 @@
-"""The training loop of LongSpec drafters (arXiv 2502.17421, section 3)."""
+"""The training loop, whatever kind of drafter a recipe brings."""
 
 from __future__ import annotations
 
@@ -14,29 +14,22 @@ from typing import Any
 import torch
 from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
 
-from fastspec.errors import InvalidArgumentError
 from fastspec.train import attention
-from fastspec.train.block import LongSpecBlock
 from fastspec.train.candidates import Candidates
 from fastspec.train.checkpoint import Progress, load_checkpoint, save_checkpoint
 from fastspec.train.curves import draw
 from fastspec.train.documents import Documents
-from fastspec.train.drafter_files import save_drafter
 from fastspec.train.files import write_json
-from fastspec.train.loss import linear_cross_entropy
-from fastspec.train.offline import CHAIN, TREE, offline_acceptance
-from fastspec.train.options import TrainOptions
+from fastspec.train.options import RunOptions
 from fastspec.train.ranks import Ranks
-from fastspec.train.rows import Batches, RowGroup, cut_rows, drawn_shifts, most_frequent, seeded
-from fastspec.train.states import StateSource
-from fastspec.train.target import Target
+from fastspec.train.recipe import Recipe
+from fastspec.train.rows import Batches, RowGroup, cut_rows
 
 Log = Callable[[str], None]
-_SHAPES = {"chain": CHAIN, "tree": TREE}
 _NO_PART_OF_A_RUN = ("steps", "minutes", "evaluations", "eval_documents", "save_seconds", "log_seconds")
 
 
-def learning_rate(options: TrainOptions, step: int, progress: float) -> float:
+def learning_rate(options: RunOptions, step: int, progress: float) -> float:
     """Linear warm-up times a cosine from 1 to final_lr; `progress` is the share of the run that is done."""
     warm = min(1.0, (step + 1) / max(1, options.warmup_steps))
     cosine = 0.5 * (1.0 + math.cos(math.pi * min(1.0, progress)))
@@ -48,11 +41,10 @@ class Trainer:
 
     def __init__(
         self,
-        target: Target,
-        block: LongSpecBlock,
+        recipe: Recipe,
         data: Sequence[Documents],
         validation: Documents | None,
-        options: TrainOptions,
+        options: RunOptions,
         out: Path,
         ranks: Ranks,
         log: Log = print,
@@ -60,8 +52,7 @@ class Trainer:
         """Prepares a run.
 
         Args:
-            target: frozen.
-            block: where training starts from, on the target's device.
+            recipe: the drafter, where training starts from.
             data: what is trained on.
             validation: the target's greedy continuations, for the acceptance curve and the choice of the drafter, or
                 None: the last weights are the drafter.
@@ -70,29 +61,20 @@ class Trainer:
             ranks: this process among all.
             log: takes lines.
         """
-        self._target, self._options, self._out, self._ranks = target, options, out, ranks
+        self._recipe, self._options, self._out, self._ranks = recipe, options, out, ranks
         self._log: Log = log if ranks.first else (lambda _: None)
         self._validation = None if validation is None else validation.by_kind(options.eval_documents)
         groups = cut_rows(data, options.length)
-        self._batches = Batches(groups, options.batch_tokens, ranks.world * options.shifts_at_once, options.seed)
+        self._batches = Batches(groups, options.batch_tokens, ranks.world * recipe.rows_multiple, options.seed)
         self._fingerprints = {
             "data": _fingerprint(groups),
             "validation": _fingerprint([self._validation] if self._validation else []),
         }
-        self._groups = [RowGroup(*(part.to(ranks.device) for part in vars(group).values())) for group in groups]
-        reach = target.max_positions if options.anchor_positions < 0 else options.anchor_positions
-        if options.anchor_positions > 0 and reach < options.length:
-            raise InvalidArgumentError(f"anchor_positions is {reach}, less than a row's length ({options.length})")
-        self._source = StateSource(target, self._groups, options, reach)
-        self._block = block
-        if options.vocabulary and block.draft_vocabulary is None:
-            block.draft_vocabulary = most_frequent(groups, options.vocabulary).to(ranks.device)
-        self._head = block.head(target.head)
-        self._drafted = _places_in(block.draft_vocabulary, target.vocab_size, ranks.device)
-        self._candidates = Candidates(block, options.average)
-        self._model = ranks.wrap(block)
-        decayed = [p for p in block.parameters() if p.dim() >= 2]
-        others = [p for p in block.parameters() if p.dim() < 2]
+        recipe.bind([RowGroup(*(part.to(ranks.device) for part in vars(group).values())) for group in groups])
+        self._candidates = Candidates(recipe.module, options.average)
+        self._model = ranks.wrap(recipe.module)
+        decayed = [p for p in recipe.module.parameters() if p.dim() >= 2]
+        others = [p for p in recipe.module.parameters() if p.dim() < 2]
         self._optimizer = torch.optim.AdamW(
             [{"params": decayed, "weight_decay": options.weight_decay}, {"params": others, "weight_decay": 0.0}],
             lr=options.lr,
@@ -105,7 +87,7 @@ class Trainer:
         self._log(
             f"{rows} rows of {', '.join(str(g.length) for g in groups)} tokens, "
             f"{self._batches.per_epoch} steps an epoch; "
-            f"{sum(p.numel() for p in block.parameters()) / 1e6:.2f}M parameters; "
+            f"{sum(p.numel() for p in recipe.module.parameters()) / 1e6:.2f}M parameters; "
             f"attention by {attention.backend(ranks.device)}; {ranks.world} x {ranks.device.type}"
         )
 
@@ -131,7 +113,7 @@ class Trainer:
             self._write_drafter()
 
     def _write_drafter(self) -> None:
-        save_drafter(self._out, self._candidates.drafter, self._target)
+        self._recipe.save(self._candidates.drafter, self._out)
         write_json(self._out / "history.json", self.progress.history)
         draw(self._out / "curves.png", {"drafter": self.progress.history})
 
@@ -142,7 +124,7 @@ class Trainer:
 
         Either way checkpoint and drafter are on the disk afterwards.
         """
-        self._source.prepare(self._log)
+        self._recipe.prepare(self._log)
         previous = {number: _handle(number, self._request_stop) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             self._loop(until)
@@ -201,15 +183,13 @@ class Trainer:
         """One optimiser step; returns its sums of loss, hits and counted rows."""
         options, ranks, step = self._options, self._ranks, self.progress.step
         group_index, rows = self._batches.at(step)
-        generator = seeded(options.seed, 3, step)
-        shifts = drawn_shifts(options.depth, options.shifts_at_once, options.shift_decay, generator)
-        mine = rows[ranks.rank :: ranks.world]
-        loss, hits, count, tokens = self._loss(group_index, mine, step, shifts)
+        mine = rows[ranks.rank :: ranks.world].to(ranks.device)
+        loss = self._recipe.loss(self._model, group_index, mine, step)
         where = ranks.device if ranks.world > 1 else None
-        counts = ranks.total(torch.tensor([count, tokens], dtype=torch.float64, device=where))
+        counts = ranks.total(torch.tensor([loss.count, loss.tokens], dtype=torch.float64, device=where))
         # DDP averages over ranks; this makes it the mean over all counted rows of the batch.
-        (loss * (ranks.world / max(1.0, float(counts[0])))).backward()
-        torch.nn.utils.clip_grad_norm_(self._block.parameters(), options.clip)
+        (loss.total * (ranks.world / max(1.0, float(counts[0])))).backward()
+        torch.nn.utils.clip_grad_norm_(self._recipe.module.parameters(), options.clip)
         rate = learning_rate(options, step, share)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
@@ -218,40 +198,8 @@ class Trainer:
         self._candidates.follow(step)
         self.progress.step += 1
         self.progress.tokens += int(counts[1])
-        return torch.stack([loss.detach().double(), hits.double(), torch.tensor(count, device=hits.device).double()])
-
-    def _loss(
-        self, group_index: int, rows: torch.Tensor, step: int, shifts: Sequence[int]
-    ) -> tuple[torch.Tensor, torch.Tensor, int, int]:
-        """(sum of the loss, hits, counted places, tokens) of this rank's rows."""
-        options, target = self._options, self._target
-        group = self._groups[group_index]
-        rows = rows.to(group.tokens.device)
-        tokens, lengths, prompts = group.tokens[rows].long(), group.lengths[rows], group.prompts[rows]
-        positions, states = self._source.of(group_index, rows, tokens, step)
-        enabled = options.dtype == "bfloat16"
-        with torch.autocast(tokens.device.type, torch.bfloat16, enabled=enabled):
-            hidden = self._model(
-                target.embed(tokens),
-                target.rope(positions),
-                lambda q, k, v: attention.windowed(q, k, v, options.window),
-                lambda q: attention.shifted(q, states.keys.to(q.dtype), states.values.to(q.dtype), shifts),
-            )
-        places = torch.arange(group.length, device=tokens.device)
-        begin = torch.tensor(shifts, device=tokens.device).repeat_interleave(len(rows) // len(shifts))
-        if not options.prompt_loss:
-            begin = torch.maximum(begin, prompts - 1)
-        counted = (places >= begin[:, None]) & (places < (lengths - 1)[:, None])
-        wanted = states.choices.long() if options.labels == "target" else torch.roll(tokens, -1, dims=1)
-        if self._drafted is not None:
-            wanted = self._drafted[wanted]
-            counted &= wanted >= 0
-        chosen = counted.flatten().nonzero().squeeze(1)
-        teacher = None if states.hidden is None else states.hidden.flatten(0, 1)[chosen]
-        loss, hits = linear_cross_entropy(
-            hidden.flatten(0, 1)[chosen], self._head, wanted.flatten()[chosen], teacher, options.distill
-        )
-        return loss, hits, int(chosen.numel()), int(lengths.sum())
+        count = torch.tensor(float(loss.count), dtype=torch.float64, device=loss.hits.device)
+        return torch.stack([loss.total.detach().double(), loss.hits.double(), count])
 
     # --- reporting ----------------------------------------------------------------------------------------------------
 
@@ -276,14 +224,13 @@ class Trainer:
         if self._validation is None:
             return
         begun = time.monotonic()
-        block, offset = self._candidates.average, self._options.eval_offset
-        found = offline_acceptance(block, self._target, self._validation, _SHAPES, offset)
+        found = self._recipe.acceptance(self._candidates.average, self._validation)
         tau = {kind: {name: round(tally.tau, 4) for name, tally in shapes.items()} for kind, shapes in found.items()}
-        means = {name: sum(shapes[name] for shapes in tau.values()) / len(tau) for name in _SHAPES}
+        means = {name: sum(shapes[name] for shapes in tau.values()) / len(tau) for name in self._recipe.shapes}
         best = self._candidates.consider(sum(means.values()))
         progress = self.progress
         progress.history.append({"step": progress.step, "tokens": progress.tokens, "tau": tau, "best": best})
-        for name in _SHAPES:
+        for name in self._recipe.shapes:
             each = "  ".join(
                 f"{kind} {shapes[name].tau:.3f} ({shapes[name].at_every_root:.3f})" for kind, shapes in found.items()
             )
@@ -294,7 +241,7 @@ class Trainer:
 class _Clock:
     """When to log and save."""
 
-    def __init__(self, options: TrainOptions, now: float) -> None:
+    def __init__(self, options: RunOptions, now: float) -> None:
         self._options = options
         self._log_at = self._save_at = now
 
@@ -319,15 +266,6 @@ def _line(entry: dict[str, Any], share: float, speed: float) -> str:
         f"step {entry['step']:6d}  {100 * share:5.1f} %  loss {entry['loss']:.4f}  hit {entry['hit']:.4f}  "
         f"lr {entry['lr']:.2e}  {entry['tokens'] / 1e6:.1f}M tokens  {speed / 1e3:.0f}K tokens/s"
     )
-
-
-def _places_in(vocabulary: torch.Tensor | None, size: int, device: torch.device) -> torch.Tensor | None:
-    """The place of each of `size` tokens in a draft vocabulary, -1 of those it does not have; None where it has all."""
-    if vocabulary is None:
-        return None
-    places = torch.full((size,), -1, dtype=torch.int64, device=device)
-    places[vocabulary.long()] = torch.arange(len(vocabulary), device=device)
-    return places
 
 
 def _fingerprint(parts: Iterable[Any]) -> str:

@@ -85,6 +85,34 @@ TEST_P(LayerOpsTest, EmbedRefusesTokensOutsideTheTable) {
   }
 }
 
+TEST_P(LayerOpsTest, CopyRowsBetweenColumnsOfWiderMatrices) {
+  std::mt19937_64 random(2);
+  OwnedMatrix input(6, 100, random);
+  OwnedMatrix output = OwnedMatrix::poisoned(3, 50);
+  Matrix from = input.matrix, to = output.matrix;
+  from.data = input.matrix.row<float>(0) + 30;
+  to.data = output.matrix.row<float>(0) + 7;
+  from.cols = to.cols = 33;
+  const std::int32_t rows[] = {5, 0, 5};
+  ops()->copy_rows({from, rows, to});
+  for (int row = 0; row < 3; ++row) {
+    for (int col = 0; col < 50; ++col) {
+      const float seen = output.matrix.row<float>(row)[col];
+      if (col < 7 || col >= 40) {
+        EXPECT_TRUE(std::isnan(seen)) << row << " " << col;
+      } else {
+        EXPECT_EQ(seen, input.matrix.row<float>(rows[row])[30 + col - 7]);
+      }
+    }
+  }
+  from.rows = 3;
+  ops()->copy_rows({from, nullptr, to});
+  for (int row = 0; row < 3; ++row) EXPECT_EQ(to.row<float>(row)[32], from.row<float>(row)[32]);
+  EXPECT_THROW(ops()->copy_rows({from, rows, to}), Error);  // row 5 of 3
+  from.cols = 32;
+  EXPECT_THROW(ops()->copy_rows({from, nullptr, to}), Error);
+}
+
 TEST_P(LayerOpsTest, RmsNorm) {
   std::mt19937_64 random(2);
   for (const int size : {8, 33, 576, 1000}) {

@@ -34,15 +34,16 @@ TEST(DrafterConfigTest, ParsesEveryForm) {
   EXPECT_EQ(standalone.kind, "standalone");
   EXPECT_EQ(standalone.model, "C:/models/a:b");
   EXPECT_EQ(DrafterConfig::parse("longspec:dir").model, "dir");
-  for (const std::string text : {"none", "ngram", "standalone:dir", "longspec:dir"}) {
+  for (const std::string text : {"none", "ngram", "standalone:dir", "longspec:dir", "dflash:dir"}) {
     EXPECT_EQ(DrafterConfig::parse(text).to_string(), text);
   }
 }
 
 TEST(DrafterConfigTest, RefusesOthersAndSaysWhatIsPossible) {
   for (const std::string text :
-       {"eagle", "Ngram", "ngram:4", "ngram:", ":dir", "none:dir", " ngram", "standalone", "longspec"}) {
-    expect_error(ErrorCode::kInvalidArgument, {"\"" + text + "\"", "none, ngram, standalone:DIR or longspec:DIR"},
+       {"eagle", "Ngram", "ngram:4", "ngram:", ":dir", "none:dir", " ngram", "standalone", "longspec", "dflash"}) {
+    expect_error(ErrorCode::kInvalidArgument,
+                 {"\"" + text + "\"", "none, ngram, standalone:DIR, longspec:DIR or dflash:DIR"},
                  [&] { DrafterConfig::parse(text); });
   }
   expect_error(ErrorCode::kInvalidArgument, {"directory", "standalone:DIR"},
@@ -92,6 +93,20 @@ TEST(EngineConfigTest, RefusalsNameTheOptionAndItsValue) {
   refuses_widths({4, 0, 4}, {"tree_widths", "0", "1 to 255"});
   refuses_widths({256}, {"tree_widths", "256", "255"});
   refuses_widths({128, 128}, {"tree_widths", "256 nodes", "255"});
+  const auto refuses_context = [](int window, int sinks, bool rebases, std::initializer_list<std::string> parts) {
+    expect_refused(
+        [&](EngineConfig& c) {
+          c.speculation.drafter = DrafterConfig::parse("dflash:dir");
+          c.speculation.drafter.window = window;
+          c.speculation.drafter.sinks = sinks;
+          c.speculation.drafter.rebase_positions = rebases;
+        },
+        parts);
+  };
+  refuses_context(-1, 0, false, {"window", "-1"});
+  refuses_context(0, 4, false, {"sinks", "4", "0 to 0"});
+  refuses_context(64, -4, false, {"sinks", "-4"});
+  refuses_context(64, 0, true, {"rebase_positions", "sinks"});
 }
 
 TEST(EngineConfigTest, BoundsAreAllowed) {
@@ -128,6 +143,9 @@ TEST(EngineConfigTest, JsonRoundTrip) {
   config.speculation.drafter = DrafterConfig::parse("standalone:draft/dir");
   config.speculation.drafter.ngram_min = 3;
   config.speculation.drafter.ngram_max = 6;
+  config.speculation.drafter.window = 100;
+  config.speculation.drafter.sinks = 7;
+  config.speculation.drafter.rebase_positions = true;
   config.speculation.drafter.tree_widths = {2, 3};
   config.speculation.drafter.coupled = false;
   config.speculation.max_draft_tokens = 17;

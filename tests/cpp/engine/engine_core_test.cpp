@@ -52,6 +52,29 @@ TEST(EngineCore, LongSpecsOwnMemoryIsTheSameAt1KAnd128K) {
   EXPECT_GT(infos[1].kv_cache_bytes, 100 * infos[0].kv_cache_bytes / 2);
 }
 
+TEST(EngineCore, ABlockDraftersContextIsInTheTargetsSlotsOrInARingOfOneSize) {
+  const auto info_of = [](int window, int max_model_len) {
+    HarnessOptions options;
+    options.drafter = DrafterConfig::parse("dflash:tiny");
+    options.drafter.window = window;
+    options.max_num_seqs = 2;
+    options.max_model_len = max_model_len;
+    return make_engine(std::move(options))->info();
+  };
+  const EngineInfo plain = make_engine({})->info();
+  const EngineInfo shared = info_of(0, 1024), ring = info_of(12, 1024), long_ring = info_of(12, 131072);
+  EXPECT_EQ(shared.drafter, "dflash");
+  EXPECT_EQ(shared.kv_bytes_per_token, 2 * plain.kv_bytes_per_token);  // as many layers as the target
+  EXPECT_EQ(2 * shared.draft_kv_cache_bytes, shared.kv_cache_bytes);
+  EXPECT_EQ(ring.kv_bytes_per_token, plain.kv_bytes_per_token);
+  EXPECT_EQ(ring.draft_kv_cache_bytes, 0u);
+  // Two blocks of six rows and a spare slot; with a ring, three pages of four slots a sequence beside them.
+  EXPECT_EQ(shared.draft_own_kv_bytes, 16 * plain.kv_bytes_per_token);
+  EXPECT_EQ(ring.draft_own_kv_bytes, (16 + 2 * 12) * plain.kv_bytes_per_token);
+  EXPECT_EQ(long_ring.draft_own_kv_bytes, ring.draft_own_kv_bytes);
+  EXPECT_GT(shared.activation_bytes, plain.activation_bytes);
+}
+
 TEST(EngineCore, RefusesWorkInAForkedProcess) {
   const auto engine = make_engine({});
   const pid_t child = fork();

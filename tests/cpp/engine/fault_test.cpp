@@ -114,7 +114,7 @@ TEST_P(Fault, AtEveryOperationLeavesNothingBehind) {
   const std::vector<Request> requests = make_requests(pipelined ? 40 : 14);  // half of the steps are left in peace
   const Outputs plain = run_plain_alone({}, requests);
   HarnessOptions options;
-  const bool has_model = drafter == "standalone" || drafter == "longspec";
+  const bool has_model = drafter == "standalone" || drafter == "longspec" || drafter == "dflash";
   options.pipelined = pipelined;
   if (drafter == "planted") {
     options.own_drafter =
@@ -124,12 +124,13 @@ TEST_P(Fault, AtEveryOperationLeavesNothingBehind) {
     options.drafter.ngram_min = 1;
     options.drafter.model = has_model ? "tiny" : "";
     options.drafter.tree_widths = {3, 4, 4};
+    options.drafter.window = drafter == "dflash" ? 8 : 0;  // so that a hole is behind it some time
   }
   const auto countdown = std::make_shared<int>(0);
   options.wrap_ops = [&](std::unique_ptr<Ops> ops) { return std::make_unique<FailingOps>(std::move(ops), countdown); };
   const auto engine = make_engine(std::move(options));
   Outputs outputs;
-  const int operations = drafter == "standalone" ? 112 : drafter == "longspec" ? 66 : 0;
+  const int operations = drafter == "standalone" ? 112 : drafter == "longspec" ? 66 : drafter == "dflash" ? 24 : 0;
   const int failures = run_with_failures(*engine, *countdown, operations, pipelined, outputs, requests);
   EXPECT_EQ(difference(plain, outputs), "");
   EXPECT_GT(failures, 60);
@@ -144,7 +145,7 @@ TEST_P(Fault, AtEveryOperationLeavesNothingBehind) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Drafter, Fault,
-                         ::testing::Combine(::testing::Values("", "ngram", "standalone", "longspec", "planted"),
+                         ::testing::Combine(::testing::Values("", "ngram", "standalone", "longspec", "dflash", "planted"),
                                             ::testing::Bool()),
                          [](const auto& test) {
                            const std::string drafter = std::get<0>(test.param);

@@ -134,7 +134,7 @@ TEST(Fuzz, TenThousandStepsOfRandomWork) {
   std::int64_t preemptions = 0;
   std::int64_t steps = 0;
   std::int64_t ahead = 0;
-  const std::vector<std::string> drafters = {"", "ngram", "standalone", "longspec", "planted"};
+  const std::vector<std::string> drafters = {"", "ngram", "standalone", "longspec", "dflash", "planted"};
   for (int turn = 0; turn < 2 * static_cast<int>(drafters.size()); ++turn) {
     const std::string& drafter = drafters[turn / 2];
     SCOPED_TRACE(drafter);
@@ -149,8 +149,10 @@ TEST(Fuzz, TenThousandStepsOfRandomWork) {
     } else {
       options.drafter.kind = drafter;
       options.drafter.ngram_min = 1;
-      options.drafter.model = drafter == "standalone" || drafter == "longspec" ? "tiny" : "";
+      options.drafter.model = drafter.empty() || drafter == "ngram" ? "" : "tiny";
       options.drafter.tree_widths = {2, 2, 1};
+      options.drafter.window = drafter == "dflash" && options.pipelined ? 9 : 0;
+      options.drafter.sinks = options.drafter.window / 4;
     }
     const auto countdown = std::make_shared<int>(0);
     options.wrap_ops = [&](std::unique_ptr<Ops> ops) {
@@ -158,7 +160,7 @@ TEST(Fuzz, TenThousandStepsOfRandomWork) {
     };
     const auto engine = make_engine(std::move(options));
     Workload workload(*engine, kinds, plain, countdown, 77 + drafter.size());
-    workload.run(1400);
+    workload.run(1200);
     finished += workload.finished;
     cancelled += workload.cancelled;
     failed_steps += workload.failed_steps;

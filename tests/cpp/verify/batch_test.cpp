@@ -100,6 +100,31 @@ TEST(BuildBatchTest, PromptChunkPlainRowAndChainInOnePass) {
   }
 }
 
+TEST(BuildBatchTest, CommittedRowsAreThoseOfTheirTokens) {
+  TokenTree tree(0);
+  tree.add(11, 0);  // 1
+  tree.add(12, 0);  // 2
+  tree.add(13, 2);  // 3
+  Step step;
+  step.add(5, 6, false);
+  step.add(6, 1, true, &tree);
+  step.add(3, 2, true);
+  const KvReservation reservation = step.kv.reserve(step.plan);
+  const RowBatch batch = step.build(reservation);
+  const std::vector<std::vector<int>> paths = {{}, {2, 3}, {}};
+  const std::vector<std::vector<TokenId>> committed = {{105, 106, 107, 108, 109, 110}, {206, 12, 13}, {303, 304}};
+  int first_row = 0;
+  for (std::size_t i = 0; i < 3; ++i) {
+    std::vector<TokenId> seen;
+    for (const std::int32_t row : committed_rows(step.plan.sequences[i], first_row, paths[i])) {
+      seen.push_back(batch.tokens[static_cast<std::size_t>(row)]);
+    }
+    EXPECT_EQ(seen, committed[i]);
+    first_row += num_rows_of(step.plan.sequences[i], step.trees[i]);
+  }
+  EXPECT_EQ(first_row, batch.num_rows());
+}
+
 TEST(BuildBatchTest, TreeMaskHoldsAncestorsAndItself) {
   TokenTree tree(0);
   tree.add(11, 0);  // 1
