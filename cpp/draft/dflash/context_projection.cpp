@@ -13,7 +13,7 @@ namespace fastspec {
 namespace {
 
 PassLimits pass_limits(int max_rows) {
-  return {.max_rows = max_rows, .max_sequences = 1, .max_list_entries = 1, .page_tables = false};
+  return {.max_rows = max_rows, .max_sequences = 1, .max_list_entries = 1, .tables = PassLimits::Tables{}};
 }
 
 /// The rows of k and v of a layer's stacked projection.

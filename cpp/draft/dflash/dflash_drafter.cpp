@@ -68,6 +68,10 @@ DFlashDrafter::DFlashDrafter(DFlashModel model, const Matrix& hidden, Backend& b
       hidden_(hidden) {
   FS_CHECK(limits.max_drafted >= 1 && limits.max_drafted < config_.block_size, limits.max_drafted, " of a block of ",
            config_.block_size);
+  const auto proposals = static_cast<std::size_t>(layout_.together * limits.max_drafted);
+  positions_ = backend.device->allocate(proposals * sizeof(std::int32_t), "positions of a draft");
+  tokens_ = backend.device->allocate_host(proposals * sizeof(TokenId), "drafted tokens");
+  confidences_ = backend.device->allocate_host(proposals * sizeof(float), "confidences of drafted tokens");
   if (!limits.context.is_ring()) return;
   const int seats = limits.pass.max_sequences;
   seat_pages_.resize(static_cast<std::size_t>(seats * layout_.seat_pages));
@@ -318,14 +322,16 @@ void DFlashDrafter::propose(const Matrix& logits, std::span<const DraftRequest* 
       positions.push_back(static_cast<std::int32_t>(request->tokens.size()) - 1 + row);
     }
   }
-  std::vector<TokenId> tokens(rules.size());
-  std::vector<float> confidences(rules.size());
+  backend_.device->copy_to_device(positions_.data(), positions.data(), positions.size() * sizeof(std::int32_t));
+  backend_.ops->set_rules({rules.data(), static_cast<int>(rules.size()), logits.cols});
   backend_.ops->propose({.logits = logits,
-                         .rules = rules.data(),
-                         .positions = positions.data(),
+                         .positions = positions_.as<const std::int32_t>(),
                          .top_k = 1,
-                         .tokens = tokens.data(),
-                         .confidences = confidences.data()});
+                         .tokens = tokens_.as<TokenId>(),
+                         .confidences = confidences_.as<float>()});
+  backend_.ops->await_proposals();
+  const auto* tokens = tokens_.as<const TokenId>();
+  const auto* confidences = confidences_.as<const float>();
   for (std::size_t i = 0; i < requests.size(); ++i) {
     const int count = std::min({limits_.max_drafted, requests[i]->max_drafted, requests[i]->max_depth});
     for (int row = 0; row < count; ++row) {

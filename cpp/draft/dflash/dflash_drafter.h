@@ -98,7 +98,9 @@ class DFlashDrafter final : public Drafter {
   ContextProjection projection_;
   RowBatch batch_;
   Matrix hidden_;
-  Buffer sinks_;  // [seats * sinks, hidden_size] contexts, to be projected to other positions
+  Buffer positions_;             // of proposals, on the device
+  Buffer tokens_, confidences_;  // proposals, read by the host
+  Buffer sinks_;                 // [seats * sinks, hidden_size] contexts, to be projected to other positions
   std::vector<PageId> seat_pages_;
   std::vector<int> free_seats_;
   std::unordered_map<SeqId, Sequence> sequences_;
