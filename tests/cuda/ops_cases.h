@@ -14,6 +14,8 @@ void check_kv_operations(Sides& sides, Report& report);
 void check_sampling(Sides& sides, Report& report);
 /// Propose and grow_beam, on a float32 backend.
 void check_proposals(Sides& sides, Report& report);
+/// Whole drafts of LongSpec, on a float32 backend.
+void check_drafts(Sides& sides, Report& report);
 /// Whole engines of the tiny model against the reference.
 void check_engines(const std::string& device, Report& report);
 

@@ -33,6 +33,7 @@ int main(int argc, char** argv) {
     check_kv_operations(sides, report);
     if (dtype == DType::kFloat32) check_sampling(sides, report);
     if (dtype == DType::kFloat32) check_proposals(sides, report);
+    if (dtype == DType::kFloat32) check_drafts(sides, report);
   }
   check_engines(device, report);
   return report.finish();

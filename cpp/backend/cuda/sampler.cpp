@@ -89,7 +89,6 @@ void Sampler::place_workspace(SamplingBatch& batch) {
   const std::size_t adjusted_statistics = sections.add<RowStatistics>(size(most.num_adjusted) * chunks);
   const std::size_t gathered = sections.add<std::uint64_t>(size(most.num_filtered) * kMaxGathered);
   const std::size_t lists = sections.add<std::uint64_t>(list_keys);
-  const std::size_t sums = sections.add<ChunkSum>(size(most.num_tasks) * chunks);
   const std::size_t draws = sections.add<Draw>(tasks);
   const std::size_t depths = sections.add<int>(tasks);
   if (sections.bytes() > workspace_.bytes()) {
@@ -101,7 +100,6 @@ void Sampler::place_workspace(SamplingBatch& batch) {
   batch.adjusted_statistics = at<RowStatistics>(workspace_, adjusted_statistics);
   batch.gathered = at<std::uint64_t>(workspace_, gathered);
   batch.lists = at<std::uint64_t>(workspace_, lists);
-  batch.chunk_sums = at<ChunkSum>(workspace_, sums);
   batch.draws = at<Draw>(workspace_, draws);
   depths_ = at<int>(workspace_, depths);
 }
