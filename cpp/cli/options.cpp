@@ -49,9 +49,10 @@ CLI::Option* add_integers(CLI::App& app, const std::string& name, std::vector<in
 void EngineOptions::add_to(CLI::App& app) {
   const std::string group = "Engine";
   model_ = app.add_option("--model", config_.model, "Hugging Face directory")->required()->group(group);
-  app.add_option("--drafter", drafter_,
-                 "none, ngram, standalone:DIR (a small model), longspec:DIR (trees) or dflash:DIR (blocks); changes the "
-                 "speed, never the tokens")
+  app.add_option(
+         "--drafter", drafter_,
+         "none, ngram, standalone:DIR (a small model), longspec:DIR (trees) or dflash:DIR (blocks); changes the "
+         "speed, never the tokens")
       ->group(group);
   max_draft_tokens_ = add_number(app, "--max-draft-tokens", draft_tokens_,
                                  "Tokens drafted for one sequence and step; default 8, or the whole tree or block of "
@@ -63,7 +64,8 @@ void EngineOptions::add_to(CLI::App& app) {
   window_ = add_number(app, "--draft-window", context_window_,
                        "Tokens before a block that dflash sees, 0: all; with a window its memory does not grow")
                 ->group(group);
-  sinks_ = add_number(app, "--draft-sinks", context_sinks_, "First tokens that it sees beside the window")->group(group);
+  sinks_ =
+      add_number(app, "--draft-sinks", context_sinks_, "First tokens that it sees beside the window")->group(group);
   rebase_ = app.add_flag("--rebase-positions", "Gives the sinks the positions just before the window")->group(group);
   ngram_min_ =
       add_number(app, "--ngram-min", shortest_match_, "Shortest match that the ngram drafter looks up")->group(group);

@@ -51,8 +51,8 @@ struct Observation {
   /// [num_known_rows + num_accepted] rows of the pass that the new tokens had, by which their hidden states are found;
   /// empty where the drafter asked for none.
   std::span<const std::int32_t> rows;
-  int kv_len = 0;                   // cached tokens now
-  bool will_draft = false;          // false: speculation is off for this sequence, nothing need be recorded
+  int kv_len = 0;           // cached tokens now
+  bool will_draft = false;  // false: speculation is off for this sequence, nothing need be recorded
 };
 
 class Drafter {

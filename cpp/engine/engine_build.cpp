@@ -25,7 +25,8 @@ GraphLimits graph_limits(int num_layers) {
 EngineCore::RowLimits EngineCore::row_limits() const {
   const bool drafts = config_.speculation.enabled() || parts_.drafter != nullptr;
   const auto max_nodes = [&] {
-    return parts_.drafter != nullptr ? parts_.drafter->shape().max_nodes : draft_shape(config_.speculation, parts_.draft_model).max_nodes;
+    return parts_.drafter != nullptr ? parts_.drafter->shape().max_nodes
+                                     : draft_shape(config_.speculation, parts_.draft_model).max_nodes;
   };
   RowLimits limits;
   limits.draft_rows = drafts ? config_.max_num_seqs * max_nodes() : 0;
@@ -133,8 +134,8 @@ void EngineCore::build(const RowLimits& rows, const MemoryPlan& plan) {
   const GraphLimits draft_graphs = parts_.draft_model ? graph_limits(draft_needs(rows).num_layers) : GraphLimits{};
   if (parts_.drafter == nullptr) {
     parts_.drafter = make_drafter(
-        config_.speculation, std::move(parts_.draft_model), {parts_.model, target_->weights(), *target_kv_, target_->kept_hidden()}, backend,
-        parts_.dtype,
+        config_.speculation, std::move(parts_.draft_model),
+        {parts_.model, target_->weights(), *target_kv_, target_->kept_hidden()}, backend, parts_.dtype,
         {.pass = rows.pass, .num_pages = all_pages, .page_size = config_.page_size, .graphs = draft_graphs});
   }
   info_.drafter = parts_.drafter == nullptr ? "none" : parts_.drafter->name();

@@ -48,8 +48,8 @@ constexpr std::array<Family, 4> kFamilies{{
 }};
 
 /// No target: it has no embedding, and its rows see one another (arXiv 2602.06036).
-constexpr Family kBlockDrafter{
-    "DFlashDraftModel", "qwen3", 32768, 128, true, false, false, true, false, WindowRule::kNamedLayers};
+constexpr Family kBlockDrafter{"DFlashDraftModel",      "qwen3", 32768, 128, true, false, false, true, false,
+                               WindowRule::kNamedLayers};
 
 int read_int(const JsonView& value, int max) {
   return static_cast<int>(value.as_integer(1, max));

@@ -228,10 +228,9 @@ MatrixRun run_matrix_case(const MatrixCase& matrix_case, const HarnessOptions& b
 }
 
 std::string describe(const MatrixCase& matrix_case, float temperature, bool penalties) {
-  static const char* const kDrafters[] = {"none",           "ngram",         "standalone",
-                                          "longspec chain", "longspec tree", "dflash",
-                                          "dflash window",  "planted chain", "planted block",
-                                          "planted tree",   "adversarial tree"};
+  static const char* const kDrafters[] = {"none",          "ngram",        "standalone",      "longspec chain",
+                                          "longspec tree", "dflash",       "dflash window",   "planted chain",
+                                          "planted block", "planted tree", "adversarial tree"};
   static const char* const kNames[] = {"", ", chunks", ", preemption", ", truncation"};
   std::ostringstream text;
   text << kDrafters[static_cast<int>(matrix_case.setting.drafter)] << " p " << matrix_case.setting.probability

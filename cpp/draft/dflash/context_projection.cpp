@@ -146,12 +146,13 @@ GraphUse ContextProjection::graphs() const {
   return use;
 }
 
-void ContextProjection::record(const Matrix& features, int max_rows) {
+void ContextProjection::record_all(const Matrix& source, bool is_features, int max_rows) {
+  if (!backend_.device->has_graphs()) return;
   for (int count = 1; count <= std::min(max_rows, limits_.max_rows);) {
     const int tier = row_tier(count, limits_.max_rows);
     if (tier == 0) return;
     const std::vector<ContextRow> rows(static_cast<std::size_t>(tier), {.slot = limits_.padding_slot});
-    run(features, true, rows, true);
+    run(source, is_features, rows, true);
     backend_.device->synchronize();
     count = tier + 1;
   }

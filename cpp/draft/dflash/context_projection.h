@@ -44,10 +44,12 @@ class ContextProjection {
   Matrix context(int index) const;
 
   GraphUse graphs() const;
-  /// Records the passes of up to `max_rows` rows.
-  void record(const Matrix& features, int max_rows);
+  /// Records the passes of project() of up to `max_rows` rows; those of project_again().
+  void record(const Matrix& features, int max_rows) { record_all(features, true, max_rows); }
+  void record_again(const Matrix& contexts, int max_rows) { record_all(contexts, false, max_rows); }
 
  private:
+  void record_all(const Matrix& source, bool is_features, int max_rows);
   void run(const Matrix& source, bool is_features, std::span<const ContextRow> rows, bool only_record);
   void compute(const Pass& pass, const Matrix& source, bool is_features);
   Matrix rows(const Buffer& buffer, int num_rows, int cols) const;

@@ -33,8 +33,8 @@ DFlashConfig without_windows(DFlashConfig config, const ContextShape& context) {
 }  // namespace
 
 DFlashDrafter::Layout::Layout(const DFlashConfig& config, const Limits& limits)
-    : together(std::clamp(std::min(limits.pass.max_rows, kMaxRowTier) / config.block_size, 1,
-                          limits.pass.max_sequences)),
+    : together(
+          std::clamp(std::min(limits.pass.max_rows, kMaxRowTier) / config.block_size, 1, limits.pass.max_sequences)),
       projected_rows(std::max(together * config.block_size, std::min(limits.pass.max_rows, kMaxRowTier))),
       seat_pages((limits.context.num_slots() + limits.page_size - 1) / limits.page_size),
       shared_pages(limits.context.is_ring() ? 0 : limits.num_pages) {
@@ -42,11 +42,9 @@ DFlashDrafter::Layout::Layout(const DFlashConfig& config, const Limits& limits)
   block_slots = Slot{first_block_page} * limits.page_size;
   const int num_block_slots = together * config.block_size + 1;
   num_pages = first_block_page + (num_block_slots + limits.page_size - 1) / limits.page_size;
-  const std::int64_t entries = limits.context.is_ring() ? limits.context.num_slots()
-                                                        : limits.pass.max_list_entries / limits.pass.max_sequences;
-  pass = {.max_rows = together * config.block_size,
-          .max_sequences = together,
-          .max_list_entries = together * entries};
+  const std::int64_t entries =
+      limits.context.is_ring() ? limits.context.num_slots() : limits.pass.max_list_entries / limits.pass.max_sequences;
+  pass = {.max_rows = together * config.block_size, .max_sequences = together, .max_list_entries = together * entries};
 }
 
 DFlashDrafter::DFlashDrafter(DFlashModel model, const Matrix& hidden, Backend& backend, DType dtype,
@@ -79,8 +77,7 @@ DFlashDrafter::DFlashDrafter(DFlashModel model, const Matrix& hidden, Backend& b
   free_seats_.resize(static_cast<std::size_t>(seats));
   std::iota(free_seats_.rbegin(), free_seats_.rend(), 0);
   if (!limits.rebases_positions || limits.context.sinks == 0) return;
-  const std::size_t row_bytes =
-      std::size_t(config_.decoder.hidden_size) * size_of(backend.ops->activation_dtype());
+  const std::size_t row_bytes = std::size_t(config_.decoder.hidden_size) * size_of(backend.ops->activation_dtype());
   sinks_ = backend.device->allocate(row_bytes * static_cast<std::size_t>(seats * limits.context.sinks),
                                     "contexts of the sinks");
 }
@@ -257,14 +254,12 @@ void DFlashDrafter::rebase_sinks(std::span<const DraftRequest* const> requests) 
     if (sequence.sink_offset == offset || !sequence.range.has_beginning()) continue;
     moved.emplace_back(&sequence, offset);
     for (int sink = 0; sink < std::min(limits_.context.sinks, root); ++sink) {
-      rows.push_back(
-          {sequence.seat * limits_.context.sinks + sink, offset + sink, ring_slot(sequence.seat, sink)});
+      rows.push_back({sequence.seat * limits_.context.sinks + sink, offset + sink, ring_slot(sequence.seat, sink)});
     }
   }
-  const Matrix contexts = sinks(0, limits_.pass.max_sequences * limits_.context.sinks);
   for (std::size_t first = 0; first < rows.size(); first += static_cast<std::size_t>(layout_.projected_rows)) {
     const std::size_t count = std::min(rows.size() - first, static_cast<std::size_t>(layout_.projected_rows));
-    projection_.project_again(contexts, std::span(rows).subspan(first, count));
+    projection_.project_again(all_sinks(), std::span(rows).subspan(first, count));
   }
   for (const auto& [sequence, offset] : moved) sequence->sink_offset = offset;
 }
@@ -288,10 +283,8 @@ void DFlashDrafter::add_block(const DraftRequest& request, int index) {
   if (!limits_.context.is_ring()) {
     const int num_pages = (root + limits_.page_size - 1) / limits_.page_size;
     batch_.kv.lists.push_back({.length = root});
-    batch_.kv.tables.push_back({.pages = request.pages.data(),
-                                .num_pages = num_pages,
-                                .num_lasting = num_pages,
-                                .version = request.version});
+    batch_.kv.tables.push_back(
+        {.pages = request.pages.data(), .num_pages = num_pages, .num_lasting = num_pages, .version = request.version});
   } else if (sequence.range.is_whole(root)) {
     // Nobody asks for the order of keys, so the pages of a ring are a table that never changes.
     batch_.kv.lists.push_back({.length = std::min(root, limits_.context.num_slots())});
@@ -351,6 +344,7 @@ GraphUse DFlashDrafter::graphs() const {
 void DFlashDrafter::record_graphs(int max_sequences) {
   passes_.record_blocks(std::min(max_sequences, layout_.together), config_.block_size, limits_.max_drafted);
   projection_.record(hidden_, max_sequences * (1 + limits_.max_drafted));
+  if (sinks_.bytes() > 0) projection_.record_again(all_sinks(), max_sequences * limits_.context.sinks);
 }
 
 }  // namespace fastspec

@@ -85,6 +85,7 @@ class DFlashDrafter final : public Drafter {
   void add_block(const DraftRequest& request, int index);
   void propose(const Matrix& logits, std::span<const DraftRequest* const> requests, std::span<TokenTree* const> trees);
   Matrix sinks(int first, int count) const;
+  Matrix all_sinks() const { return sinks(0, limits_.pass.max_sequences * limits_.context.sinks); }
 
   DFlashConfig config_;
   Limits limits_;

@@ -31,7 +31,9 @@ struct Dialect {
 
 constexpr std::array<Dialect, 6> kDialects{{
     {"DFlash2", "dflash2", {"dflash2_config"}, {"conv", "selector"}},
-    {"DSpark", "dspark", {"dspark_config", "markov_rank", "markov_head_type", "enable_confidence_head"},
+    {"DSpark",
+     "dspark",
+     {"dspark_config", "markov_rank", "markov_head_type", "enable_confidence_head"},
      {"markov", "confidence"}},
     {"Domino", "domino", {"domino_config"}, {"domino"}},
     {"DFlare", "dflare", {"dflare_config"}, {"dflare"}},
@@ -48,8 +50,8 @@ std::string lower(std::string text) {
 }
 
 [[noreturn]] void refuse_dialect(const JsonView& place, const Dialect& dialect) {
-  place.refuse(ErrorCode::kUnsupported, "a ", dialect.name, " drafter, which is not supported (supported: ",
-               kArchitecture, " as its authors publish it)");
+  place.refuse(ErrorCode::kUnsupported, "a ", dialect.name,
+               " drafter, which is not supported (supported: ", kArchitecture, " as its authors publish it)");
 }
 
 void refuse_dialects(const JsonView& config) {
@@ -67,8 +69,8 @@ void refuse_dialects(const JsonView& config) {
   for (const Dialect& dialect : kDialects) {
     if (lower(name).find(dialect.architecture) != std::string::npos) refuse_dialect(architecture, dialect);
   }
-  architecture.refuse(ErrorCode::kUnsupported, "architecture \"", shown(name), "\" is no block drafter (supported: ",
-                      kArchitecture, ")");
+  architecture.refuse(ErrorCode::kUnsupported, "architecture \"", shown(name),
+                      "\" is no block drafter (supported: ", kArchitecture, ")");
 }
 
 /// A size that must be the target's.

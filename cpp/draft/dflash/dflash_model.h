@@ -31,8 +31,8 @@ struct DFlashModel {
 };
 
 /// Loads what its authors publish: architecture "DFlashDraftModel", "block_size" and "dflash_config" {"block_size",
-/// "mask_token_id", "target_layer_ids"} in config.json, names with or without the prefix "model.". Relatives of the format
-/// compute something else and are refused by name.
+/// "mask_token_id", "target_layer_ids"} in config.json, names with or without the prefix "model.". Relatives of the
+/// format compute something else and are refused by name.
 /// @param target_weights give embedding and LM head and must outlive the model.
 /// @throws Error naming the file and field or tensor: missing, of another shape than the target asks for, unexpected.
 DFlashModel load_dflash(const std::filesystem::path& directory, const ModelConfig& target,

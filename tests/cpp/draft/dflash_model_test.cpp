@@ -209,7 +209,8 @@ TEST_F(DFlashModelTest, AnotherTargetAndUnknownFieldsAreRefused) {
   refuses(own(R"("target_layer_ids": [1, 4])"), ErrorCode::kInvalidFile, {"mask_token_id"});
   refuses(own(R"("mask_token_id": 16, "target_layer_ids": [1, 4])"), ErrorCode::kInvalidFile,
           {"dflash_config.mask_token_id", "16"});
-  refuses(own(R"("mask_token_id": 15, "target_layer_ids": [1, 7])"), ErrorCode::kInvalidFile, {"target_layer_ids", "7"});
+  refuses(own(R"("mask_token_id": 15, "target_layer_ids": [1, 7])"), ErrorCode::kInvalidFile,
+          {"target_layer_ids", "7"});
   refuses(own(R"("mask_token_id": 15, "target_layer_ids": [4, 1])"), ErrorCode::kInvalidFile, {"target_layer_ids"});
   refuses(own(R"("mask_token_id": 15, "target_layer_ids": [])"), ErrorCode::kInvalidFile, {"target_layer_ids"});
   refuses(own(R"("mask_token_id": 15, "target_layer_ids": [1, 4], "fc_layernorm": true)"), ErrorCode::kUnsupported,

@@ -145,7 +145,8 @@ TEST_P(Fault, AtEveryOperationLeavesNothingBehind) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Drafter, Fault,
-                         ::testing::Combine(::testing::Values("", "ngram", "standalone", "longspec", "dflash", "planted"),
+                         ::testing::Combine(::testing::Values("", "ngram", "standalone", "longspec", "dflash",
+                                                              "planted"),
                                             ::testing::Bool()),
                          [](const auto& test) {
                            const std::string drafter = std::get<0>(test.param);
