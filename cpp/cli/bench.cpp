@@ -126,7 +126,7 @@ int bench(BenchOptions options) {
   const std::string source = tokenizer == nullptr  ? "synthetic (no tokenizer): a repeated pattern of token ids"
                              : options.prompt_file ? "a copying task on " + *options.prompt_file
                                                    : "a copying task";
-  const BenchMachine machine = describe_machine(config.num_threads);
+  const BenchMachine machine = describe_machine(config.num_threads, info.device, 1e12 * options.rate);
 
   nlohmann::ordered_json report = {{"machine",
                                     {{"processor", machine.processor},
@@ -149,7 +149,10 @@ int bench(BenchOptions options) {
       const auto prompts = make_prompts(batch, context);
       std::vector<BenchRun> plain;
       std::vector<BenchRun> speculative;
-      run_bench(*engine, prompts, 2, speculates);  // touches memory for the first time
+      // Memory is touched and, on a GPU, passes are recorded before anything is timed.
+      const bool records = !info.device.starts_with("cpu");
+      run_bench(*engine, prompts, records ? options.max_tokens : 2, speculates);
+      if (records && speculates) run_bench(*engine, prompts, options.max_tokens, false);
       for (int i = 0; i < options.repetitions; ++i) {
         plain.push_back(run_bench(*engine, prompts, options.max_tokens, false));
         if (speculates) speculative.push_back(run_bench(*engine, prompts, options.max_tokens, true));
@@ -185,7 +188,8 @@ Command add_bench(CLI::App& program) {
       "--shape", options->shape,
       "Instead of --model: decode with random weights of qwen2.5-7b, llama-3.1-8b, qwen3-8b or a config.json");
   add_number(*app, "--steps", options->steps, "With --shape: steps of each run")->capture_default_str();
-  app->add_option("--rate", options->rate, "With --shape: TB/s of the roofline; 0: on the CPU its measured read rate")
+  app->add_option("--rate", options->rate,
+                  "TB/s that the device reads at, for rooflines; 0: on the CPU the measured rate")
       ->capture_default_str();
   add_number(*app, "--synthetic-rows", options->synthetic_rows,
              "With --shape: also speculative steps that verify this many drafted rows a sequence, with a SYNTHETIC "

@@ -5,6 +5,7 @@
 #include <cstdarg>
 #include <cstdio>
 #include <fstream>
+#include <optional>
 #include <thread>
 
 #include "cli/bandwidth.h"
@@ -24,10 +25,11 @@ using Json = nlohmann::ordered_json;
   return text;
 }
 
-/// Part of the machine's read rate that reading the weights once a step comes to.
-double read_share(const BenchRun& run, const BenchMachine& machine, const EngineInfo& info) {
+/// Part of the device's read rate that reading the weights once a step comes to; none where the rate is not known.
+std::optional<double> read_share(const BenchRun& run, const BenchMachine& machine, const EngineInfo& info) {
+  if (machine.read_bytes_per_second <= 0) return std::nullopt;
   const double bytes = static_cast<double>(info.weight_bytes) * static_cast<double>(run.decode.steps);
-  return bytes / std::max(run.decode_seconds, 1e-9) / std::max(machine.read_bytes_per_second, 1.0);
+  return bytes / std::max(run.decode_seconds, 1e-9) / machine.read_bytes_per_second;
 }
 
 struct Verb {
@@ -58,11 +60,11 @@ std::string device_line(const EngineStats& stats) {
 
 std::string run_lines(const char* mode, const BenchRun& run, const BenchMachine& machine, const EngineInfo& info) {
   const double steps = static_cast<double>(std::max<std::int64_t>(run.decode.steps, 1));
-  std::string text = format(
-      "  %-11s  prompt %8.1f tokens/s   decoding %8.1f tokens/s   %8.2f ms/step   tau %5.2f   reads %3.0f %%   "
-      "overhead %4.1f %%\n",
-      mode, run.prompt_tokens_per_second(), run.decode_tokens_per_second(), run.milliseconds_per_step(),
-      run.decode.acceptance_length(), 100 * read_share(run, machine, info), 100 * run.overhead());
+  std::string text = format("  %-11s  prompt %8.1f tokens/s   decoding %8.1f tokens/s   %8.2f ms/step   tau %5.2f",
+                            mode, run.prompt_tokens_per_second(), run.decode_tokens_per_second(),
+                            run.milliseconds_per_step(), run.decode.acceptance_length());
+  if (const auto share = read_share(run, machine, info)) text += format("   reads %3.0f %%", 100 * *share);
+  text += format("   overhead %4.1f %%\n", 100 * run.overhead());
   text += "               ms/step:";
   for (const Verb& verb : verbs(run.decode)) text += format("  %s %.2f", verb.name, 1e3 * verb.seconds / steps);
   return text + "\n" + device_line(run.decode);
@@ -72,6 +74,7 @@ Json run_json(const BenchRun& run, const BenchMachine& machine, const EngineInfo
   const double steps = static_cast<double>(std::max<std::int64_t>(run.decode.steps, 1));
   Json by_verb;
   for (const Verb& verb : verbs(run.decode)) by_verb[verb.name] = 1e3 * verb.seconds / steps;
+  const auto share = read_share(run, machine, info);
   return {{"prompt_tokens_per_second", run.prompt_tokens_per_second()},
           {"decode_tokens_per_second", run.decode_tokens_per_second()},
           {"ms_per_step", run.milliseconds_per_step()},
@@ -79,7 +82,7 @@ Json run_json(const BenchRun& run, const BenchMachine& machine, const EngineInfo
           {"acceptance_length", run.decode.acceptance_length()},
           {"drafted_tokens", run.decode.drafted_tokens},
           {"accepted_tokens", run.decode.accepted_tokens},
-          {"read_share", read_share(run, machine, info)},
+          {"read_share", share ? Json(*share) : Json()},
           {"overhead", run.overhead()}};
 }
 
@@ -96,8 +99,9 @@ double ratio(const BenchCase& result) {
 
 }  // namespace
 
-BenchMachine describe_machine(int threads) {
+BenchMachine describe_machine(int threads, const std::string& device, double read_bytes_per_second) {
   BenchMachine machine;
+  machine.read_bytes_per_second = read_bytes_per_second;
   machine.threads = threads > 0 ? threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {
@@ -105,7 +109,9 @@ BenchMachine describe_machine(int threads) {
     machine.processor = line.substr(std::min(line.find(':') + 2, line.size()));
     break;
   }
-  machine.read_bytes_per_second = measure_read_bandwidth(machine.threads);
+  if (read_bytes_per_second <= 0 && device.starts_with("cpu")) {
+    machine.read_bytes_per_second = measure_read_bandwidth(machine.threads);
+  }
   return machine;
 }
 
@@ -114,13 +120,15 @@ std::string bench_heading(const BenchMachine& machine, const EngineInfo& info, c
   std::string text = info.architecture + ", " + to_string(info.dtype) + " on " + info.device + ", drafter " +
                      (info.drafter.empty() ? "none" : info.drafter) + ", weights " +
                      format_bytes(static_cast<double>(info.weight_bytes)) + "\n";
-  text += machine.processor + format(", %d threads, reads memory at ", machine.threads) +
-          format_bytes(machine.read_bytes_per_second) + "/s\n";
+  text += machine.processor + format(", %d threads", machine.threads);
+  text += machine.read_bytes_per_second > 0
+              ? "; " + info.device + " reads memory at " + format_bytes(machine.read_bytes_per_second) + "/s\n"
+              : "; how fast " + info.device + " reads memory is not measured here: --rate says it\n";
   text += format("greedy, %d tokens a sequence, median of %d interleaved runs, prompts: ", max_tokens, repetitions) +
           prompt_source + "\n";
   text +=
       "tau: committed tokens per sequence and decoding pass, bonus included; reads: weight bytes x steps/s over the "
-      "read rate; overhead: time of a step outside operations\n";
+      "rate; overhead: time of a step outside operations\n";
   return text;
 }
 

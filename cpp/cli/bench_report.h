@@ -14,7 +14,7 @@ namespace fastspec::cli {
 struct BenchMachine {
   std::string processor;
   int threads = 0;
-  double read_bytes_per_second = 0;
+  double read_bytes_per_second = 0;  // of the device's memory; 0 = not known
 };
 
 /// Plain decoding and, where a drafter is configured, speculation, each by its median run.
@@ -25,8 +25,9 @@ struct BenchCase {
   const BenchRun* speculative = nullptr;  // or null
 };
 
-/// Name of the processor and the number of threads; measures the read rate.
-BenchMachine describe_machine(int threads);
+/// Name of the processor and the number of threads, and the read rate of the device: as given, or else, on the CPU,
+/// measured.
+BenchMachine describe_machine(int threads, const std::string& device, double read_bytes_per_second);
 
 std::string bench_heading(const BenchMachine& machine, const EngineInfo& info, const std::string& prompt_source,
                           int max_tokens, int repetitions);
