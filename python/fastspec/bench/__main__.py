@@ -25,11 +25,11 @@ from fastspec import (
     ShapeBenchmark,
     ShapeBenchmarkConfig,
     SpeculationConfig,
-    Tokenizer,
     hub,
 )
 from fastspec.bench import report
 from fastspec.bench.engine import ModelSide, ShapeSide
+from fastspec.bench.prompts import passage_prompts, real_prompts
 from fastspec.bench.sides import Point, Side, measure
 from fastspec.bench.trace import HEADING, trace_json, trace_text, try_trace
 
@@ -77,8 +77,15 @@ def _parser() -> argparse.ArgumentParser:
     how.add_argument("--repeat", type=int, default=5, help="runs of each side at each point; the median counts")
     how.add_argument("--steps", type=int, default=20, help="with --shape: steps of a run")
     how.add_argument("--max-tokens", type=int, default=64, help="with --model: tokens decoded of each prompt")
-    how.add_argument("--drafter", default="none", help="with --model: ngram or standalone:DIR")
+    how.add_argument(
+        "--drafter", default="none", help="with --model: ngram, standalone:DIR, longspec:DIR or dflash:DIR"
+    )
+    how.add_argument("--tree-widths", type=_list_of(int), help="with longspec: nodes of each level; 1,1,1,1 is a chain")
+    how.add_argument("--max-batch-rows", type=_tokens, default=2048, help="with --model: rows of a pass, at most")
     how.add_argument("--prompt-file", type=Path, help="with --model: text that fills the prompts, repeated")
+    how.add_argument(
+        "--prompts", type=Path, help="with --model: real prompts, a file of `train prompts`, cut at the front"
+    )
     how.add_argument("--synthetic-rows", type=int, default=0, help="with --shape: drafted rows a sequence")
     how.add_argument("--synthetic-acceptance", type=float, default=0.0, help="of these accepted a step: SYNTHETIC")
     how.add_argument("--transformers-way", action="append", help="only this one: graph, static or dynamic; repeatable")
@@ -212,7 +219,12 @@ def _shape_sides(options: argparse.Namespace) -> list[Side]:
 def _model_sides(options: argparse.Namespace) -> list[Side]:
     if options.synthetic_rows:
         raise InvalidArgumentError("--synthetic-rows belongs to --shape; --model has real drafters")
+    if options.prompts and options.prompt_file:
+        raise InvalidArgumentError("--prompts and --prompt-file: give one of them")
     directory = hub.resolve_model(options.model)
+    drafter = DrafterConfig.parse(options.drafter)
+    if options.tree_widths:
+        drafter.tree_widths = options.tree_widths
     engine = Engine(
         EngineConfig(
             model=str(directory),
@@ -220,18 +232,18 @@ def _model_sides(options: argparse.Namespace) -> list[Side]:
             dtype=options.dtype,
             num_threads=options.num_threads,
             max_num_seqs=max(point.batch for point in options.points),
+            max_batch_rows=options.max_batch_rows,
             max_model_len=max(point.context for point in options.points) + options.max_tokens,
-            speculation=SpeculationConfig(drafter=DrafterConfig.parse(options.drafter)),
+            speculation=SpeculationConfig(drafter=drafter),
         )
     )
     options.dtype = engine.info.dtype
-    text = options.prompt_file.read_text() if options.prompt_file else _PASSAGE
-    passage = _passage_tokens(engine.tokenizer, text)
-
-    def prompts(point: Point) -> list[list[int]]:
-        rotated = [passage[i % len(passage) :] + passage[: i % len(passage)] for i in range(point.batch)]
-        return [(ids * (1 + point.context // len(ids)))[: point.context] for ids in rotated]
-
+    if options.prompts:
+        prompts = real_prompts(options.prompts, engine.info.vocab_size)
+    else:
+        prompts = passage_prompts(
+            engine.tokenizer, options.prompt_file.read_text() if options.prompt_file else _PASSAGE
+        )
     sides: list[Side] = [ModelSide(engine, prompts, options.max_tokens)]
     if options.drafter != "none":
         sides.append(ModelSide(engine, prompts, options.max_tokens, speculative=True))
@@ -242,10 +254,6 @@ def _model_sides(options: argparse.Namespace) -> list[Side]:
         # The first token comes with the prompt.
         sides.append(peer.TransformersSide(model, options.max_tokens - 1, options.repeat, prompts, _ways(options)))
     return sides
-
-
-def _passage_tokens(tokenizer: Tokenizer | None, text: str) -> list[int]:
-    return list(range(3, 80)) if tokenizer is None else tokenizer.encode(text, False)
 
 
 def _ways(options: argparse.Namespace) -> list[str]:
