@@ -91,14 +91,7 @@ class Trainer:
         self._drafted = _places_in(block.draft_vocabulary, target.vocab_size, ranks.device)
         self._candidates = Candidates(block, options.average)
         self._model = ranks.wrap(block)
-        decayed = [p for p in block.parameters() if p.dim() >= 2]
-        others = [p for p in block.parameters() if p.dim() < 2]
-        self._optimizer = torch.optim.AdamW(
-            [{"params": decayed, "weight_decay": options.weight_decay}, {"params": others, "weight_decay": 0.0}],
-            lr=options.lr,
-            betas=(0.9, options.beta2),
-            fused=ranks.device.type == "cuda",
-        )
+        self._optimizer = _optimizer(block, options)
         self.progress = Progress()
         self._stop = False
         rows = sum(len(group.tokens) for group in groups)
@@ -312,6 +305,19 @@ class _Clock:
 
     def saved(self, now: float) -> None:
         self._save_at = now
+
+
+def _optimizer(block: LongSpecBlock, options: TrainOptions) -> torch.optim.AdamW:
+    parameters = list(block.parameters())
+    return torch.optim.AdamW(
+        [
+            {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": options.weight_decay},
+            {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+        ],
+        lr=options.lr,
+        betas=(0.9, options.beta2),
+        fused=parameters[0].device.type == "cuda",
+    )
 
 
 def _line(entry: dict[str, Any], share: float, speed: float) -> str:
