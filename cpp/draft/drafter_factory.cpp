@@ -85,6 +85,7 @@ namespace {
 
 LongSpecDrafter::Limits longspec_limits(const SpeculationConfig& speculation, const DrafterLimits& limits) {
   return {.tree_widths = speculation.drafter.tree_widths,
+          .coupled = speculation.drafter.coupled,
           .max_drafted = draft_shape(speculation, std::nullopt).max_nodes,
           .pass = limits.pass,
           .page_size = limits.page_size,

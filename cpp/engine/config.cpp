@@ -164,6 +164,7 @@ std::string EngineConfig::to_json() const {
       {"window", speculation.drafter.window},
       {"sinks", speculation.drafter.sinks},
       {"rebase_positions", speculation.drafter.rebase_positions},
+      {"coupled", speculation.drafter.coupled},
       {"max_draft_tokens", speculation.max_draft_tokens ? nlohmann::ordered_json(*speculation.max_draft_tokens)
                                                         : nlohmann::ordered_json("auto")}};
   // A path need not be UTF-8; a form that can be printed is worth more than an exception.
@@ -197,6 +198,7 @@ EngineConfig EngineConfig::from_json(const std::string& text) {
          for (const auto& width : v) widths.push_back(get<int>(width, o));
          config.speculation.drafter.tree_widths = std::move(widths);
        }},
+      {"coupled", [&](const auto& v, const auto& o) { config.speculation.drafter.coupled = get<bool>(v, o); }},
       {"max_draft_tokens", [&](const auto& v, const auto& o) {
          if (v != "auto") config.speculation.max_draft_tokens = get<int>(v, o);
        }}};

@@ -17,6 +17,7 @@ kind: "" (none), "ngram" (prompt lookup), "standalone" (a small model), "longspe
 model: directory of the draft model, for all but "ngram"
 ngram_min, ngram_max: shortest and longest match looked up in the sequence, in tokens, for "ngram"
 tree_widths: nodes of each level of a tree, for "longspec"; [1, 1, 1, 1] is a chain
+coupled: "longspec" drafts with the target's own sampling noise; False only to measure what that is worth
 window: tokens before a block that it sees, for "dflash"; 0 = all. With a window memory does not grow with the context
 sinks: first tokens of the sequence that it sees too, for "dflash" with a window
 rebase_positions: whether the sinks take the positions just before the window)");
@@ -28,6 +29,7 @@ rebase_positions: whether the sinks take the positions just before the window)")
       .field("window", &DrafterConfig::window, "int")
       .field("sinks", &DrafterConfig::sinks, "int")
       .field("rebase_positions", &DrafterConfig::rebase_positions, "bool")
+      .field("coupled", &DrafterConfig::coupled, "bool")
       .finish_options();
   drafter.python_class()
       .def_static(

@@ -35,6 +35,7 @@ class DrafterConfig:
     window: int
     sinks: int
     rebase_positions: bool
+    coupled: bool
     def __init__(
         self,
         *,
@@ -46,6 +47,7 @@ class DrafterConfig:
         window: int = ...,
         sinks: int = ...,
         rebase_positions: bool = ...,
+        coupled: bool = True,
     ) -> None: ...
     @staticmethod
     def parse(text: str) -> DrafterConfig: ...

@@ -14,7 +14,7 @@ import torch
 
 from fastspec import LLM, DrafterConfig, SamplingParams
 from fastspec.__main__ import main
-from fastspec.train.acceptance import Prompt, measure, table
+from fastspec.train.acceptance import Prompt, coupling_table, measure, table, variants
 from fastspec.train.block import LongSpecBlock, start_from_target
 from fastspec.train.documents import Documents
 from fastspec.train.drafter_files import load_drafter
@@ -219,17 +219,27 @@ def test_two_processes_train_as_one(target: Target, data: Documents, tmp_path: P
         torch.testing.assert_close(two[name], tensor, rtol=1e-3, atol=2e-5)
 
 
+@pytest.mark.parametrize("vocabulary", [0, 60])
 def test_offline_acceptance_is_what_the_engine_measures(
-    target: Target, data: Documents, tmp_path: Path, tiny_model_dir: Path
+    target: Target,
+    data: Documents,
+    tmp_path: Path,
+    tiny_model_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    vocabulary: int,
 ) -> None:
-    """Passes and committed tokens, for a drafter that accepts much."""
+    """Passes and committed tokens, for a drafter that accepts much; with a draft vocabulary also from shards."""
     kind: Any = DrafterConfig
     if "tree_widths" not in DrafterConfig._fields:
         pytest.skip("this build has no longspec drafter")
     chosen = data.by_kind(4)
     options = replace(OPTIONS, steps=80, prompt_loss=False, anchor_positions=0, cache_target=True)
-    trainer(target, chosen, tmp_path, options).run()
+    if vocabulary:
+        monkeypatch.setattr("fastspec.train.files.SHARD_BYTES", 20_000)
+    trainer(target, chosen, tmp_path, replace(options, vocabulary=vocabulary)).run()
+    assert (tmp_path / "model.safetensors.index.json").is_file() == bool(vocabulary)
     block = load_drafter(tmp_path, target)
+    assert (block.draft_vocabulary is None) == (vocabulary == 0)
     shapes = {"chain": CHAIN, "tree": TREE}
     found = offline_acceptance(block, target, chosen, shapes)
     params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
@@ -277,7 +287,7 @@ def test_commands_from_texts_to_a_measured_drafter(
     figures = str(tmp_path / "figures.json")
     assert main(["evaluate", "acceptance", *model, "--data", prompts, "--max-tokens", "16", "--json", figures]) == 0
     assert "| ngram | 0 | whole |" in capsys.readouterr().out
-    assert {cell["temperature"] for cell in json.loads(Path(figures).read_text())} == {0.0, 1.0}
+    assert {cell["temperature"] for cell in json.loads(Path(figures).read_text())} == {0.0, 0.7, 1.0}
 
 
 @pytest.mark.parametrize(
@@ -314,7 +324,7 @@ def test_measured_acceptance_of_a_perfect_drafter(tiny_model_dir: Path, data: Do
     prompts = [Prompt(data.kind_name(i), data.prompt(i)) for i in range(6)]
     cells = measure(
         tiny_model_dir,
-        [f"standalone:{tiny_model_dir}", "ngram"],
+        variants([f"standalone:{tiny_model_dir}", "ngram"]),
         prompts,
         contexts=[4, 8],
         max_tokens=13,
@@ -328,3 +338,34 @@ def test_measured_acceptance_of_a_perfect_drafter(tiny_model_dir: Path, data: Do
     assert all(2.0 < cell["tau"] <= 4.0 for cell in perfect)
     assert all(rate == 1.0 for cell in perfect for rate in cell["by_position"])
     assert table(cells).count("\n") == 2 * 2 * 2 + 1
+    assert coupling_table(cells) == ""
+
+
+def test_a_longspec_drafter_is_measured_as_tree_and_chain_and_uncoupled(
+    tiny_model_dir: Path, tiny_longspec_dir: Path, data: Documents
+) -> None:
+    name = f"longspec:{tiny_longspec_dir}"
+    prompts = [Prompt(data.kind_name(i), data.prompt(i)) for i in range(4)]
+    temperatures = [0.0, 0.7]
+    options: dict[str, Any] = {"device": "cpu:reference", "max_batch_rows": 1024}
+    cells = measure(
+        tiny_model_dir,
+        variants([name]),
+        prompts,
+        temperatures=temperatures,
+        max_tokens=6,
+        log=lambda _: None,
+        **options,
+    )
+    chain, uncoupled = f"{name}, chain", f"{name}, uncoupled"
+    assert {(cell["drafter"], cell["temperature"]) for cell in cells} == {
+        *((each, temperature) for each in (name, chain) for temperature in temperatures),
+        (uncoupled, 0.7),
+    }
+    found = variants([name])
+    assert (found[chain].tree_widths, found[chain].coupled) == ([1, 1, 1, 1], True)
+    assert (found[uncoupled].tree_widths, found[uncoupled].coupled) == (DrafterConfig().tree_widths, False)
+    rows = [line.split(" | ") for line in coupling_table(cells).splitlines()]
+    assert len(rows) == 3
+    tau, alone, ratio = map(float, rows[2][3:6])
+    assert ratio == pytest.approx(tau / alone, abs=0.02)

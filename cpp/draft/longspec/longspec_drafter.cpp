@@ -112,6 +112,7 @@ void LongSpecDrafter::draft(std::span<const DraftRequest> requests, std::span<To
     if (depth <= 0) continue;
     growing.push_back({&request, &seat_of(request.seq), Beam(request.tokens.back()), depth, {}});
     vocabulary_.to_columns(request.rule, growing.back().rule);
+    if (!limits_.coupled) growing.back().rule.rule.temperature = 0;  // its own most likely tokens, without noise
     results.push_back(&trees[i]);
   }
   const auto together = static_cast<std::size_t>(layout_.level_rows / layout_.width);

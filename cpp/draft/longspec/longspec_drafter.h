@@ -22,6 +22,7 @@ class LongSpecDrafter final : public Drafter {
  public:
   struct Limits {
     std::vector<int> tree_widths;  // nodes of each level below the root, at most
+    bool coupled = true;           // with the target's noise
     int max_drafted = 0;           // nodes of a tree, at most
     PassLimits pass;
     int page_size = 0;  // of the target's pool

@@ -17,9 +17,9 @@ struct DrafterConfig {
   int ngram_min = 2;  // ngram: shortest and longest match looked up in the sequence
   int ngram_max = 4;
   std::vector<int> tree_widths{4, 16, 16, 16, 16};  // longspec: nodes of each level of a tree; 1,1,1,1 is a chain
-  int window =
-      0;  // dflash: tokens before a block that it sees; 0 = all. With a window memory does not grow with context
-  int sinks = 0;                  // dflash, with a window: first tokens of the sequence that it sees too
+  bool coupled = true;  // longspec: drafts with the target's own noise; false only to measure what that is worth
+  int window = 0;       // dflash: tokens before a block that it sees; 0 = all. With a window its memory is one size
+  int sinks = 0;        // dflash, with a window: first tokens of the sequence that it sees too
   bool rebase_positions = false;  // dflash, with sinks: they take the positions just before the window
 
   /// "none" or "", "ngram", "standalone:DIR", "longspec:DIR", "dflash:DIR". @throws Error(kInvalidArgument) naming what

@@ -6,8 +6,9 @@ models loop, and the drafter then decodes exactly these tokens.
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,21 @@ from fastspec.errors import FastSpecError
 from fastspec.train.documents import until_repetition
 
 Log = Callable[[str], None]
+CHAIN, UNCOUPLED = "chain", "uncoupled"
+
+
+def variants(drafters: Sequence[str]) -> dict[str, DrafterConfig]:
+    """What there is to measure of drafters that are named as LLM() takes them: by name, each as it is.
+
+    A LongSpec drafter comes as a chain of four, too, and without the target's noise.
+    """
+    found: dict[str, DrafterConfig] = {}
+    for name in drafters:
+        config = found[name] = DrafterConfig.parse(name)
+        if config.kind == "longspec":
+            found[f"{name}, {CHAIN}"] = DrafterConfig(kind=config.kind, model=config.model, tree_widths=[1] * 4)
+            found[f"{name}, {UNCOUPLED}"] = DrafterConfig(kind=config.kind, model=config.model, coupled=False)
+    return found
 
 
 @dataclass(frozen=True)
@@ -56,7 +72,7 @@ class Measured:
 
 def measure(
     model: str | os.PathLike[str],
-    drafters: Sequence[str | DrafterConfig],
+    drafters: Mapping[str, DrafterConfig],
     prompts: Sequence[Prompt],
     *,
     contexts: Sequence[int] = (),
@@ -70,7 +86,8 @@ def measure(
 
     Args:
         model: the target.
-        drafters: what LLM() takes.
+        drafters: by the name that they have in the result; one that is not coupled is left out at temperature 0, where
+            there is no noise.
         prompts: at least one.
         contexts: prompts are cut to their last N tokens for each of these; () = as they are.
         temperatures: 0 = greedy.
@@ -84,27 +101,26 @@ def measure(
     """
     cells: list[dict[str, Any]] = []
     lengths: dict[tuple[float, int], list[int]] = {}
-    for drafter in drafters:
-        name = drafter if isinstance(drafter, str) else drafter.kind
+    for name, drafter in drafters.items():
+        asked = [temperature for temperature in temperatures if temperature > 0 or drafter.coupled]
+        if not asked:
+            continue
         with LLM(model, drafter=drafter, **options) as llm:
-            for temperature in temperatures:
-                for context in contexts or (0,):
-                    cut = [(p.kind, p.tokens[-context:]) for p in prompts if len(p.tokens) >= context]
-                    key = (temperature, context)
-                    if key not in lengths:  # the plain run is the same for all drafters
-                        lengths[key] = _plain_lengths(llm, cut, temperature, max_tokens, seed)
-                    for kind in sorted({kind for kind, _ in cut}):
-                        chosen = [
-                            (i, tokens, lengths[key][i])
-                            for i, (own, tokens) in enumerate(cut)
-                            if own == kind and lengths[key][i] >= 2
-                        ]
-                        found = _speculative(llm, chosen, temperature, seed)
-                        cells.append(
-                            {"drafter": name, "temperature": temperature, "context": context, "kind": kind}
-                            | found.to_dict()
-                        )
-                        log(_line(cells[-1]))
+            for temperature, context in itertools.product(asked, contexts or (0,)):
+                cut = [(p.kind, p.tokens[-context:]) for p in prompts if len(p.tokens) >= context]
+                key = (temperature, context)
+                if key not in lengths:  # the plain run is the same for all drafters
+                    lengths[key] = _plain_lengths(llm, cut, temperature, max_tokens, seed)
+                for kind in sorted({kind for kind, _ in cut}):
+                    chosen = [
+                        (i, tokens, lengths[key][i])
+                        for i, (own, tokens) in enumerate(cut)
+                        if own == kind and lengths[key][i] >= 2
+                    ]
+                    found = _speculative(llm, chosen, temperature, seed)
+                    cell = {"drafter": name, "temperature": temperature, "context": context, "kind": kind}
+                    cells.append(cell | found.to_dict())
+                    log(_line(cells[-1]))
     return cells
 
 
@@ -169,18 +185,42 @@ def _line(cell: dict[str, Any]) -> str:
     )
 
 
-def table(cells: Sequence[dict[str, Any]]) -> str:
-    """tau as a Markdown table: a row a drafter, temperature and context, a column a kind, and the mean over kinds."""
-    kinds = sorted({cell["kind"] for cell in cells})
+def _means(cells: Sequence[dict[str, Any]]) -> dict[tuple[str, float, int], dict[str, float]]:
+    """tau of each kind by drafter, temperature and context."""
     rows: dict[tuple[str, float, int], dict[str, float]] = {}
     for cell in cells:
         rows.setdefault((cell["drafter"], cell["temperature"], cell["context"]), {})[cell["kind"]] = cell["tau"]
+    return rows
+
+
+def _mean(found: Mapping[str, float]) -> float:
+    return sum(found.values()) / len(found)
+
+
+def table(cells: Sequence[dict[str, Any]]) -> str:
+    """tau as a Markdown table: a row a drafter, temperature and context, a column a kind, and the mean over kinds."""
+    kinds = sorted({cell["kind"] for cell in cells})
     lines = [
         f"| drafter | T | context | {' | '.join(kinds)} | mean |",
         "|---" * (len(kinds) + 4) + "|",
     ]
-    for (drafter, temperature, context), found in rows.items():
+    for (drafter, temperature, context), found in _means(cells).items():
         each = " | ".join(f"{found[kind]:.2f}" if kind in found else "" for kind in kinds)
-        mean = sum(found.values()) / len(found)
-        lines.append(f"| {drafter} | {temperature:g} | {context or 'whole'} | {each} | {mean:.2f} |")
+        lines.append(f"| {drafter} | {temperature:g} | {context or 'whole'} | {each} | {_mean(found):.2f} |")
     return "\n".join(lines)
+
+
+def coupling_table(cells: Sequence[dict[str, Any]]) -> str:
+    """What coupled drafting is worth, a row a drafter, temperature and context; "" where nothing was left uncoupled."""
+    rows = _means(cells)
+    lines = []
+    for (name, temperature, context), found in rows.items():
+        if (without := rows.get((f"{name}, {UNCOUPLED}", temperature, context))) is None:
+            continue
+        tau, alone = _mean(found), _mean(without)
+        greedy = rows.get((name, 0.0, context))
+        share = "" if greedy is None else f"{100 * tau / _mean(greedy):.0f} %"
+        cut = context or "whole"
+        lines.append(f"| {name} | {temperature:g} | {cut} | {tau:.2f} | {alone:.2f} | {tau / alone:.2f} | {share} |")
+    head = ["| drafter | T | context | tau | uncoupled | ratio | of tau at T = 0 |", "|---" * 7 + "|"]
+    return "\n".join(head + lines) if lines else ""

@@ -38,7 +38,7 @@ class Progress:
 
 
 def _named_tensors(candidates: Candidates, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    tensors = {}
+    tensors: dict[str, torch.Tensor] = {}
     for part, module in candidates.modules().items():
         tensors |= {f"{part}.{name}": parameter.detach() for name, parameter in module.named_parameters()}
     for name, parameter in candidates.block.named_parameters():

@@ -106,12 +106,16 @@ def _add_acceptance(commands: Any) -> None:
     parser = commands.add_parser("acceptance", help="acceptance length by kind, context and position, by decoding")
     parser.add_argument("--target", required=True, help=_TARGET_HELP)
     parser.add_argument(
-        "--drafter", action="append", default=[], help="longspec:DIR, dflash:DIR, standalone:MODEL; n-gram's comes too"
+        "--drafter",
+        action="append",
+        default=[],
+        help="longspec:DIR (as its tree, as a chain of 4, and uncoupled), dflash:DIR, standalone:MODEL; n-gram's comes "
+        "too",
     )
     parser.add_argument("--data", nargs="+", type=Path, required=True, help=f"{_FILES_HELP}, or of `train prompts`")
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--contexts", type=int, nargs="+", default=[], help="cut prompts to their last N tokens")
-    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0])
+    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.7, 1.0])
     parser.add_argument("--max-draft-tokens", type=int, help="tokens that a drafter may propose")
     parser.add_argument("--concurrency", type=int, default=16)
     parser.add_argument("--device", default="cpu")
@@ -395,7 +399,7 @@ def _validation(options: argparse.Namespace, generate: GenerateOptions, target: 
 
 def _acceptance(options: argparse.Namespace) -> int:
     _need_torch()
-    from fastspec.train.acceptance import Prompt, measure, table
+    from fastspec.train.acceptance import Prompt, coupling_table, measure, table, variants
     from fastspec.train.files import write_json
 
     _check_cutting(options)
@@ -411,7 +415,7 @@ def _acceptance(options: argparse.Namespace) -> int:
         engine["max_draft_tokens"] = options.max_draft_tokens
     cells = measure(
         target,
-        [*options.drafter, "ngram"],
+        variants([*options.drafter, "ngram"]),
         prompts,
         contexts=options.contexts,
         temperatures=options.temperatures,
@@ -422,6 +426,8 @@ def _acceptance(options: argparse.Namespace) -> int:
         **engine,
     )
     print("\n" + table(cells))
+    if coupling := coupling_table(cells):
+        print("\n" + coupling)
     print("tau: committed tokens per decoding pass, bonus token included, prompt passes excluded")
     if options.json is not None:
         write_json(options.json, cells)

@@ -133,7 +133,8 @@ def drawn_shifts(depth: int, parts: int, decay: float, generator: torch.Generato
     shares = decay ** torch.arange(depth, dtype=torch.float64)
     ends = shares.cumsum(0) / shares.sum()
     points = (torch.arange(parts) + torch.rand(1, generator=generator, dtype=torch.float64)) / parts
-    return (torch.searchsorted(ends, points, right=True).clamp(max=depth - 1) + 1).tolist()
+    places = torch.searchsorted(ends, points, right=True).clamp(max=depth - 1)
+    return [int(place) + 1 for place in places]
 
 
 def seeded(seed: int, purpose: int, number: int) -> torch.Generator:

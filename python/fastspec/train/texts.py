@@ -94,10 +94,10 @@ def _text(record: dict[str, Any], stem: str, template: ChatTemplate | None, wher
 
 
 def joined(texts: Sequence[Text]) -> list[Text]:
-    """The texts of each kind as one, in the order given, so that long prompts can be cut; whole prompts stay apart."""
+    """The texts of each kind as one, in the order given, so that long prompts can be cut. Leaves out whole prompts."""
     kinds = sorted({text.kind for text in texts if not text.whole})
     parts = {kind: [text.text for text in texts if text.kind == kind and not text.whole] for kind in kinds}
-    return [Text(kind, "\n\n\n".join(parts[kind])) for kind in kinds] + [text for text in texts if text.whole]
+    return [Text(kind, "\n\n\n".join(parts[kind])) for kind in kinds]
 
 
 def whole_documents(texts: Sequence[Text], encode: Encode) -> Documents:

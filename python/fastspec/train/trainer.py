@@ -73,14 +73,7 @@ class Trainer:
         recipe.bind([RowGroup(*(part.to(ranks.device) for part in vars(group).values())) for group in groups])
         self._candidates = Candidates(recipe.module, options.average)
         self._model = ranks.wrap(recipe.module)
-        decayed = [p for p in recipe.module.parameters() if p.dim() >= 2]
-        others = [p for p in recipe.module.parameters() if p.dim() < 2]
-        self._optimizer = torch.optim.AdamW(
-            [{"params": decayed, "weight_decay": options.weight_decay}, {"params": others, "weight_decay": 0.0}],
-            lr=options.lr,
-            betas=(0.9, options.beta2),
-            fused=ranks.device.type == "cuda",
-        )
+        self._optimizer = _optimizer(recipe.module, options)
         self.progress = Progress()
         self._stop = False
         rows = sum(len(group.tokens) for group in groups)
@@ -259,6 +252,19 @@ class _Clock:
 
     def saved(self, now: float) -> None:
         self._save_at = now
+
+
+def _optimizer(module: torch.nn.Module, options: RunOptions) -> torch.optim.AdamW:
+    parameters = list(module.parameters())
+    return torch.optim.AdamW(
+        [
+            {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": options.weight_decay},
+            {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+        ],
+        lr=options.lr,
+        betas=(0.9, options.beta2),
+        fused=parameters[0].device.type == "cuda",
+    )
 
 
 def _line(entry: dict[str, Any], share: float, speed: float) -> str:

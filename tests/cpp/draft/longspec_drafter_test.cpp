@@ -75,6 +75,7 @@ class LongSpecDrafterTest : public ::testing::Test {
   }
   LongSpecDrafter::Limits limits() const {
     return {.tree_widths = widths_,
+            .coupled = coupled_,
             .max_drafted = 255,
             .pass = {.max_rows = max_rows_,
                      .max_sequences = 3,
@@ -137,6 +138,7 @@ class LongSpecDrafterTest : public ::testing::Test {
   int max_drafted_ = 255;
   int max_depth_ = 255;
   float temperature_ = 0;
+  bool coupled_ = true;
   std::vector<TokenId> vocabulary_;
   std::vector<Slot> slots_;
 };
@@ -168,9 +170,12 @@ TEST_F(LongSpecDrafterTest, TheTreeFollowsTokensKeysAndNoise) {
   const KvView& view = target_kv_.layers().back();
   const PageId page = pages_[38 / kPageSize];
   static_cast<float*>(view.base)[page * view.page_stride + 38 % kPageSize * view.slot_stride] += 1;
-  EXPECT_NE(draft_anew(tokens).confidence, other.confidence);
+  const TokenTree greedy = draft_anew(tokens);
+  EXPECT_NE(greedy.confidence, other.confidence);
   temperature_ = 1;
-  EXPECT_NE(draft_anew(tokens).tokens, other.tokens);
+  EXPECT_NE(draft_anew(tokens).tokens, greedy.tokens);
+  coupled_ = false;
+  expect_equal(draft_anew(tokens), greedy);
 }
 
 TEST_F(LongSpecDrafterTest, CutAndRedrawnSequencesDraftFromWhatTheyAre) {

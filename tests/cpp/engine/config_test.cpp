@@ -147,6 +147,7 @@ TEST(EngineConfigTest, JsonRoundTrip) {
   config.speculation.drafter.sinks = 7;
   config.speculation.drafter.rebase_positions = true;
   config.speculation.drafter.tree_widths = {2, 3};
+  config.speculation.drafter.coupled = false;
   config.speculation.max_draft_tokens = 17;
   const EngineConfig read = EngineConfig::from_json(config.to_json());
   EXPECT_EQ(read.to_json(), config.to_json());
@@ -164,6 +165,7 @@ TEST(EngineConfigTest, JsonRoundTrip) {
   EXPECT_EQ(read.speculation.drafter.ngram_min, 3);
   EXPECT_EQ(read.speculation.drafter.ngram_max, 6);
   EXPECT_EQ(read.speculation.drafter.tree_widths, (std::vector<int>{2, 3}));
+  EXPECT_FALSE(read.speculation.drafter.coupled);
   EXPECT_EQ(read.speculation.max_draft_tokens, 17);
 
   const EngineConfig defaults = EngineConfig::from_json("{}");
