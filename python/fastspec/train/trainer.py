@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import signal
 import time
@@ -92,7 +93,8 @@ class Trainer:
 
     def _run_identity(self) -> dict[str, Any]:
         options = {name: value for name, value in asdict(self._options).items() if name not in _NO_PART_OF_A_RUN}
-        return options | self._fingerprints
+        written: dict[str, Any] = json.loads(json.dumps(options | self._fingerprints))  # as it comes back from a file
+        return written
 
     def resume(self) -> None:
         """Goes on from the checkpoint in the output directory; see load_checkpoint() for errors."""
