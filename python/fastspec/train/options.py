@@ -289,6 +289,7 @@ DFLASH_PRESETS: dict[str, DFlashOptions] = {
         layers=2,
         block_size=8,
         target_layers=(1, 10, 19, 28),
+        mask_token=7,  # <gh_stars>, which no conversation holds
         intermediate_size=1024,
         anchors=64,
         gamma=4.0,
