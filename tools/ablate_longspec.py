@@ -28,6 +28,7 @@ from fastspec.train import attention
 from fastspec.train.block import LongSpecBlock, start_from_target
 from fastspec.train.documents import Documents
 from fastspec.train.files import write_json
+from fastspec.train.longspec_recipe import LongSpecRecipe
 from fastspec.train.loss import linear_cross_entropy
 from fastspec.train.offline import CHAIN, TREE, offline_acceptance
 from fastspec.train.options import PRESETS, TrainOptions
@@ -76,7 +77,8 @@ def train(
     block = LongSpecBlock(target.block_shape(options.final_norm, options.window, None))
     start_from_target(block, target.model)
     block.to(target.device)
-    run = Trainer(target, block, [data], None, options, out, Ranks(0, 1, target.device), log=lambda _: None)
+    recipe = LongSpecRecipe(target, block, options)
+    run = Trainer(recipe, [data], None, options, out, Ranks(0, 1, target.device), log=lambda _: None)
     high = target.max_positions - max(validation.starts.diff().tolist())
     points: list[Point] = []
     for part in range(1, POINTS + 1):

@@ -357,14 +357,14 @@ def test_a_longspec_drafter_is_measured_as_tree_and_chain_and_uncoupled(
         log=lambda _: None,
         **options,
     )
-    seen = {(cell["drafter"], cell["temperature"]): len(cell["by_position"]) for cell in cells}
-    assert seen == {
-        (name, 0.0): 5,
-        (name, 0.7): 5,
-        (f"{name}, chain", 0.0): 4,
-        (f"{name}, chain", 0.7): 4,
-        (f"{name}, uncoupled", 0.7): 5,
+    chain, uncoupled = f"{name}, chain", f"{name}, uncoupled"
+    assert {(cell["drafter"], cell["temperature"]) for cell in cells} == {
+        *((each, temperature) for each in (name, chain) for temperature in temperatures),
+        (uncoupled, 0.7),
     }
+    found = variants([name])
+    assert (found[chain].tree_widths, found[chain].coupled) == ([1, 1, 1, 1], True)
+    assert (found[uncoupled].tree_widths, found[uncoupled].coupled) == (DrafterConfig().tree_widths, False)
     rows = [line.split(" | ") for line in coupling_table(cells).splitlines()]
     assert len(rows) == 3
     tau, alone, ratio = map(float, rows[2][3:6])

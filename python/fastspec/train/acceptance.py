@@ -6,6 +6,7 @@ models loop, and the drafter then decodes exactly these tokens.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -101,27 +102,25 @@ def measure(
     cells: list[dict[str, Any]] = []
     lengths: dict[tuple[float, int], list[int]] = {}
     for name, drafter in drafters.items():
+        asked = [temperature for temperature in temperatures if temperature > 0 or drafter.coupled]
+        if not asked:
+            continue
         with LLM(model, drafter=drafter, **options) as llm:
-            for temperature in temperatures:
-                if temperature == 0 and not drafter.coupled:
-                    continue
-                for context in contexts or (0,):
-                    cut = [(p.kind, p.tokens[-context:]) for p in prompts if len(p.tokens) >= context]
-                    key = (temperature, context)
-                    if key not in lengths:  # the plain run is the same for all drafters
-                        lengths[key] = _plain_lengths(llm, cut, temperature, max_tokens, seed)
-                    for kind in sorted({kind for kind, _ in cut}):
-                        chosen = [
-                            (i, tokens, lengths[key][i])
-                            for i, (own, tokens) in enumerate(cut)
-                            if own == kind and lengths[key][i] >= 2
-                        ]
-                        found = _speculative(llm, chosen, temperature, seed)
-                        cells.append(
-                            {"drafter": name, "temperature": temperature, "context": context, "kind": kind}
-                            | found.to_dict()
-                        )
-                        log(_line(cells[-1]))
+            for temperature, context in itertools.product(asked, contexts or (0,)):
+                cut = [(p.kind, p.tokens[-context:]) for p in prompts if len(p.tokens) >= context]
+                key = (temperature, context)
+                if key not in lengths:  # the plain run is the same for all drafters
+                    lengths[key] = _plain_lengths(llm, cut, temperature, max_tokens, seed)
+                for kind in sorted({kind for kind, _ in cut}):
+                    chosen = [
+                        (i, tokens, lengths[key][i])
+                        for i, (own, tokens) in enumerate(cut)
+                        if own == kind and lengths[key][i] >= 2
+                    ]
+                    found = _speculative(llm, chosen, temperature, seed)
+                    cell = {"drafter": name, "temperature": temperature, "context": context, "kind": kind}
+                    cells.append(cell | found.to_dict())
+                    log(_line(cells[-1]))
     return cells
 
 

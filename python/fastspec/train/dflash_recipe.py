@@ -73,7 +73,7 @@ class DFlashRecipe(Recipe):
             wanted.flatten()[chosen],
             teacher,
             options.distill,
-            weights,
+            weights=weights,
         )
         return Loss(total, hits, int(chosen.numel()), int(lengths.sum()))
 

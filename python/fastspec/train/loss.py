@@ -86,8 +86,8 @@ def linear_cross_entropy(
     labels: torch.Tensor,
     teacher_hidden: torch.Tensor | None = None,
     distill: float = 0.0,
-    weights: torch.Tensor | None = None,
     rows_at_once: int | None = None,
+    weights: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Sum over rows of the cross-entropy of softmax(hidden @ head.T).
 
@@ -100,8 +100,8 @@ def linear_cross_entropy(
         labels: int64 [rows].
         teacher_hidden: [rows, hidden] of the target, for distill > 0.
         distill: in [0, 1].
-        weights: float32 [rows], of each row's cross-entropy; None = 1.
         rows_at_once: rows of a chunk; None = as many as CHUNK_BYTES hold.
+        weights: float32 [rows], of each row's cross-entropy; None = 1.
 
     Returns:
         The sum (differentiable with respect to hidden) and the number of rows whose largest logit is the label's.

@@ -257,7 +257,7 @@ PRESETS: dict[str, TrainOptions] = {
 }
 # A drafter for long contexts of a small model with a large vocabulary: moved short rows, then long rows as they are.
 PRESETS["long-context-1"] = replace(
-    PRESETS["smollm2-demo"], minutes=3.0, anchor_share=0.7, intermediate_size=2048, vocabulary=49152, evaluations=6
+    PRESETS["smollm2-demo"], minutes=3.0, anchor_share=0.7, intermediate_size=2048, vocabulary=49152, evaluations=4
 )
 PRESETS["long-context-2"] = replace(
     PRESETS["long-context-1"],
@@ -289,6 +289,7 @@ DFLASH_PRESETS: dict[str, DFlashOptions] = {
         layers=2,
         block_size=8,
         target_layers=(1, 10, 19, 28),
+        mask_token=7,  # <gh_stars>, which no conversation holds
         intermediate_size=1024,
         anchors=64,
         gamma=4.0,

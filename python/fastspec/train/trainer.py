@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import signal
 import time
@@ -73,14 +74,7 @@ class Trainer:
         recipe.bind([RowGroup(*(part.to(ranks.device) for part in vars(group).values())) for group in groups])
         self._candidates = Candidates(recipe.module, options.average)
         self._model = ranks.wrap(recipe.module)
-        decayed = [p for p in recipe.module.parameters() if p.dim() >= 2]
-        others = [p for p in recipe.module.parameters() if p.dim() < 2]
-        self._optimizer = torch.optim.AdamW(
-            [{"params": decayed, "weight_decay": options.weight_decay}, {"params": others, "weight_decay": 0.0}],
-            lr=options.lr,
-            betas=(0.9, options.beta2),
-            fused=ranks.device.type == "cuda",
-        )
+        self._optimizer = _optimizer(recipe.module, options)
         self.progress = Progress()
         self._stop = False
         rows = sum(len(group.tokens) for group in groups)
@@ -99,7 +93,8 @@ class Trainer:
 
     def _run_identity(self) -> dict[str, Any]:
         options = {name: value for name, value in asdict(self._options).items() if name not in _NO_PART_OF_A_RUN}
-        return options | self._fingerprints
+        written: dict[str, Any] = json.loads(json.dumps(options | self._fingerprints))  # as it comes back from a file
+        return written
 
     def resume(self) -> None:
         """Goes on from the checkpoint in the output directory; see load_checkpoint() for errors."""
@@ -259,6 +254,19 @@ class _Clock:
 
     def saved(self, now: float) -> None:
         self._save_at = now
+
+
+def _optimizer(module: torch.nn.Module, options: RunOptions) -> torch.optim.AdamW:
+    parameters = list(module.parameters())
+    return torch.optim.AdamW(
+        [
+            {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": options.weight_decay},
+            {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+        ],
+        lr=options.lr,
+        betas=(0.9, options.beta2),
+        fused=parameters[0].device.type == "cuda",
+    )
 
 
 def _line(entry: dict[str, Any], share: float, speed: float) -> str:
