@@ -1,9 +1,9 @@
 """Lets a model write, plain and speculative, and compares: the text, then a table of speed and equality.
 
-    .venv/bin/python tools/demo.py --model DIR [--draft DIR] [--device cpu|cuda] [--dtype float32|bfloat16]
-        [--max-tokens N]
+    .venv/bin/python tools/demo.py --model DIR [--draft DIR] [--tree-widths 2,2,2] [--device cpu|cuda]
+        [--dtype float32|bfloat16] [--max-tokens N]
 
-Greedy decoding. In float32 on the CPU the speculative tokens must be the plain ones, and the exit code says so. In
+Where a LongSpec drafter comes with FastSpec for the model, it is in the table. Greedy decoding. In float32 on the CPU the speculative tokens must be the plain ones, and the exit code says so. In
 bfloat16, and on a GPU, the rounding of a row depends on how many rows are computed together, so a near-tie may be
 decided otherwise: the first difference is shown with its margin. Uses the public Python API only.
 """
@@ -17,8 +17,9 @@ import statistics
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
-from fastspec import LLM, CompletionOutput, SamplingParams
+from fastspec import LLM, CompletionOutput, DrafterConfig, SamplingParams, hub
 
 PASSAGE = (
     "The lighthouse stood at the end of the long stone pier. Every evening the keeper climbed the narrow stairs, "
@@ -26,6 +27,7 @@ PASSAGE = (
     "slowly along the horizon. When the fog came, the keeper rang the old bronze bell once a minute until morning."
 )
 ROUNDS = 3
+CPU_WIDTHS = [2, 2, 2]  # the most tokens a second on two cores, see tools/RESULTS.md
 PROMPTS = {
     "copying": f"Repeat this passage word for word:\n\n{PASSAGE}",
     "ordinary": "Explain in a few sentences why the sky is blue.",
@@ -47,15 +49,27 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def generate_all(args: argparse.Namespace, drafters: list[str | None]) -> list[Run]:
+def drafters(args: argparse.Namespace) -> dict[str, DrafterConfig | None]:
+    """By the name that they have in the table."""
+    found: dict[str, DrafterConfig | None] = {"plain": None, "ngram": DrafterConfig(kind="ngram")}
+    name = Path(args.model).resolve().name
+    if name in hub.shipped_drafters():
+        found["longspec"] = DrafterConfig(kind="longspec", model=name)
+        if widths := args.tree_widths or (CPU_WIDTHS if args.device.startswith("cpu") else []):
+            found["longspec"].tree_widths = widths
+    if args.draft:
+        found["standalone"] = DrafterConfig(kind="standalone", model=args.draft)
+    return found
+
+
+def generate_all(args: argparse.Namespace, drafters: dict[str, DrafterConfig | None]) -> list[Run]:
     """Every prompt with every drafter, in rounds so that all meet the same machine; the median speed counts."""
     params = SamplingParams(temperature=0, max_tokens=args.max_tokens)
     outputs: dict[tuple[str, str], CompletionOutput] = {}
     speeds: dict[tuple[str, str], list[float]] = {}
     with contextlib.ExitStack() as stack:
         engines = {}
-        for drafter in drafters:
-            label = "plain" if drafter is None else drafter.split(":")[0]
+        for label, drafter in drafters.items():
             say(f"loading {args.model} ({label})")
             engines[label] = stack.enter_context(
                 LLM(

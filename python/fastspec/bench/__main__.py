@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from fastspec import (
-    DrafterConfig,
     Engine,
     EngineConfig,
     FastSpecError,
@@ -77,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     how.add_argument("--repeat", type=int, default=5, help="runs of each side at each point; the median counts")
     how.add_argument("--steps", type=int, default=20, help="with --shape: steps of a run")
     how.add_argument("--max-tokens", type=int, default=64, help="with --model: tokens decoded of each prompt")
-    how.add_argument("--drafter", default="none", help="with --model: ngram or standalone:DIR")
+    how.add_argument("--drafter", default="none", help="with --model: none, or as LLM() takes it")
     how.add_argument("--prompt-file", type=Path, help="with --model: text that fills the prompts, repeated")
     how.add_argument("--synthetic-rows", type=int, default=0, help="with --shape: drafted rows a sequence")
     how.add_argument("--synthetic-acceptance", type=float, default=0.0, help="of these accepted a step: SYNTHETIC")
@@ -221,7 +220,7 @@ def _model_sides(options: argparse.Namespace) -> list[Side]:
             num_threads=options.num_threads,
             max_num_seqs=max(point.batch for point in options.points),
             max_model_len=max(point.context for point in options.points) + options.max_tokens,
-            speculation=SpeculationConfig(drafter=DrafterConfig.parse(options.drafter)),
+            speculation=SpeculationConfig(drafter=hub.resolve_drafter(options.drafter)),
         )
     )
     options.dtype = engine.info.dtype
