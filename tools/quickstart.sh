@@ -17,11 +17,9 @@ find_gpus
 device=cpu
 [ -z "$gpu_architectures" ] || device=cuda
 .venv/bin/python tools/demo.py --model "$model" --device "$device" "$@"
-drafter=longspec:$(.venv/bin/python -m fastspec fetch longspec:SmolLM2-135M-Instruct)
-[ "$device" = cuda ] || drafter+=" --tree-widths 2,2,2"
 cat << END
 
 Next:
-  .venv/bin/fastspec-cli generate --model $model --device $device --prompt "Once upon a time" --drafter $drafter
+  .venv/bin/fastspec-cli generate --model $model --device $device --prompt "Once upon a time" --drafter ngram
   .venv/bin/python -c 'from fastspec import LLM; print(LLM("$model", drafter="longspec:SmolLM2-135M-Instruct", device="$device").generate("Once upon a time")[0].text)'
 END

@@ -264,7 +264,12 @@ def test_a_drafter_does_not_say_where_its_target_is_from(model_copy: Path, tmp_p
     import json
 
     source = model_copy / "config.json"
-    inherited = {"_name_or_path": "a", "_model_name_or_path": "b", "transformers_version": "5", "torch_dtype": "float32"}
+    inherited = {
+        "_name_or_path": "a",
+        "_model_name_or_path": "b",
+        "transformers_version": "5",
+        "torch_dtype": "float32",
+    }
     source.write_text(json.dumps({**json.loads(source.read_text()), **inherited}))
     target = Target(model_copy, CPU, torch.float32)
     save_drafter(tmp_path / "drafter", random_block(target), target)
