@@ -135,8 +135,8 @@ def explanation(found: dict[str, DrafterConfig | None]) -> str:
         widths = ",".join(str(width) for width in longspec.tree_widths)
         text += (
             "\nLongSpec drafts a tree for any text with one block that was trained for this model, here with\n"
-            f"{widths} nodes a level. On a CPU a pass over 8 tokens costs hardly more than over one, because the weights\n"
-            "are read once; more tokens cost arithmetic, so the tree is small there.\n"
+            f"{widths} nodes a level. On a CPU a pass over 8 tokens costs hardly more than over one: the weights are\n"
+            "read once. More tokens cost arithmetic, so the tree is small there.\n"
             f"fastspec-cli takes it as --drafter longspec:{hub.resolve_drafter(longspec).model} --tree-widths {widths}"
         )
     return text

@@ -44,8 +44,9 @@ def test_its_name_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_other_names_are_told_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pytest.importorskip("huggingface_hub").constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    constants = pytest.importorskip("huggingface_hub").constants
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.chdir(tmp_path)
     for model in ("SmolLM2", "./nowhere"):
         with pytest.raises(NotFoundError, match=rf"{model}.*Drafters that come with FastSpec: {NAME}"):
