@@ -1,11 +1,12 @@
 """Lets a model write, plain and speculative, and compares: the text, then a table of speed and equality.
 
-    .venv/bin/python tools/demo.py --model DIR [--draft DIR] [--device cpu|cuda] [--dtype float32|bfloat16]
-        [--max-tokens N]
+    .venv/bin/python tools/demo.py --model DIR [--draft DIR] [--tree-widths 2,2,2] [--device cpu|cuda]
+        [--dtype float32|bfloat16] [--max-tokens N]
 
-Greedy decoding. In float32 on the CPU the speculative tokens must be the plain ones, and the exit code says so. In
-bfloat16, and on a GPU, the rounding of a row depends on how many rows are computed together, so a near-tie may be
-decided otherwise: the first difference is shown with its margin. Uses the public Python API only.
+Where a LongSpec drafter comes with FastSpec for the model, it is in the table. Greedy decoding. In float32 on the CPU
+the speculative tokens must be the plain ones, and the exit code says so. In bfloat16, and on a GPU, the rounding of a
+row depends on how many rows are computed together, so a near-tie may be decided otherwise: the first difference is
+shown with its margin. Uses the public Python API only.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import statistics
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
-from fastspec import LLM, CompletionOutput, SamplingParams
+from fastspec import LLM, CompletionOutput, DrafterConfig, SamplingParams, hub
 
 PASSAGE = (
     "The lighthouse stood at the end of the long stone pier. Every evening the keeper climbed the narrow stairs, "
@@ -26,6 +28,7 @@ PASSAGE = (
     "slowly along the horizon. When the fog came, the keeper rang the old bronze bell once a minute until morning."
 )
 ROUNDS = 3
+CPU_WIDTHS = [2, 2, 2]  # the most tokens a second on two cores, see tools/RESULTS.md
 PROMPTS = {
     "copying": f"Repeat this passage word for word:\n\n{PASSAGE}",
     "ordinary": "Explain in a few sentences why the sky is blue.",
@@ -47,15 +50,27 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def generate_all(args: argparse.Namespace, drafters: list[str | None]) -> list[Run]:
+def drafters(args: argparse.Namespace) -> dict[str, DrafterConfig | None]:
+    """By the name that they have in the table."""
+    found: dict[str, DrafterConfig | None] = {"plain": None, "ngram": DrafterConfig(kind="ngram")}
+    name = Path(args.model).resolve().name
+    if name in hub.shipped_drafters():
+        longspec = found["longspec"] = DrafterConfig(kind="longspec", model=name)
+        if widths := args.tree_widths or (CPU_WIDTHS if args.device.startswith("cpu") else []):
+            longspec.tree_widths = widths
+    if args.draft:
+        found["standalone"] = DrafterConfig(kind="standalone", model=args.draft)
+    return found
+
+
+def generate_all(args: argparse.Namespace, drafters: dict[str, DrafterConfig | None]) -> list[Run]:
     """Every prompt with every drafter, in rounds so that all meet the same machine; the median speed counts."""
     params = SamplingParams(temperature=0, max_tokens=args.max_tokens)
     outputs: dict[tuple[str, str], CompletionOutput] = {}
     speeds: dict[tuple[str, str], list[float]] = {}
     with contextlib.ExitStack() as stack:
         engines = {}
-        for drafter in drafters:
-            label = "plain" if drafter is None else drafter.split(":")[0]
+        for label, drafter in drafters.items():
             say(f"loading {args.model} ({label})")
             engines[label] = stack.enter_context(
                 LLM(
@@ -110,21 +125,39 @@ def verdict(args: argparse.Namespace, plain: Run, run: Run) -> str:
     return f"first difference at token {index}, margin {margin_at(args, run.prompt, index):.3g}"
 
 
+def explanation(found: dict[str, DrafterConfig | None]) -> str:
+    """What the table shows, for people."""
+    text = (
+        "\nn-gram lookup proposes what followed the same words before: it pays where text repeats (quoting, editing,\n"
+        "code), costs a little where it does not, and changes no word: what the small model says is its own."
+    )
+    if longspec := found.get("longspec"):
+        widths = ",".join(str(width) for width in longspec.tree_widths)
+        text += (
+            "\nLongSpec drafts a tree for any text with one block that was trained for this model, here with\n"
+            f"{widths} nodes a level. On a CPU a pass over 8 tokens costs hardly more than over one: the weights are\n"
+            "read once. More tokens cost arithmetic, so the tree is small there.\n"
+            f"fastspec-cli takes it as --drafter longspec:{hub.resolve_drafter(longspec).model} --tree-widths {widths}"
+        )
+    return text
+
+
 def main() -> int:
     """Command line: see the module's text."""
     parser = argparse.ArgumentParser(description="Plain and speculative decoding side by side.")
     parser.add_argument("--model", required=True, help="Hugging Face directory of the target model")
     parser.add_argument("--draft", help="directory of a smaller model with the same tokenizer")
+    parser.add_argument(
+        "--tree-widths", type=lambda text: [int(part) for part in text.split(",")], help="of LongSpec's tree, by level"
+    )
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     parser.add_argument("--max-tokens", type=int, default=96)
     args = parser.parse_args()
 
     started = time.perf_counter()
-    drafters: list[str | None] = [None, "ngram"]
-    if args.draft:
-        drafters.append(f"standalone:{args.draft}")
-    runs = generate_all(args, drafters)
+    found = drafters(args)
+    runs = generate_all(args, found)
     plain = {run.prompt: run for run in runs if run.drafter == "plain"}
 
     for name, run in plain.items():
@@ -146,10 +179,7 @@ def main() -> int:
                 f"{name:<10} {run.drafter:<11} {len(run.output.token_ids):>6} {run.tokens_per_second:>9.1f} "
                 f"{speed_up:>8.2f}x {stats.acceptance_length:>6.2f}  {equal}"
             )
-    print(
-        "\nn-gram lookup proposes what followed the same words before: it pays where text repeats (quoting, editing,\n"
-        "code), costs a little where it does not, and changes no word: what the small model says is its own."
-    )
+    print(explanation(found))
     if os.getloadavg()[0] > 1.5 * (os.cpu_count() or 1):
         print("Other programs keep this machine busy: take the speeds with a grain of salt.")
     say(f"\n{time.perf_counter() - started:.0f} s in all")

@@ -21,5 +21,5 @@ cat << END
 
 Next:
   .venv/bin/fastspec-cli generate --model $model --device $device --prompt "Once upon a time" --drafter ngram
-  .venv/bin/python -c 'from fastspec import LLM; print(LLM("$model", device="$device").generate("Once upon a time")[0].text)'
+  .venv/bin/python -c 'from fastspec import LLM; print(LLM("$model", drafter="longspec:SmolLM2-135M-Instruct", device="$device").generate("Once upon a time")[0].text)'
 END

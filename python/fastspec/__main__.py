@@ -36,7 +36,11 @@ def _parser() -> argparse.ArgumentParser:
 
     chat = commands.add_parser("chat", help="talk with a model, by its own chat template")
     chat.add_argument("--model", required=True, help="directory, name on the Hugging Face hub, or .gguf file")
-    chat.add_argument("--drafter", help="ngram, standalone:MODEL, longspec:MODEL or dflash:MODEL")
+    chat.add_argument(
+        "--drafter",
+        help="ngram, standalone:MODEL, dflash:MODEL or longspec:MODEL; longspec has drafters of its own for "
+        + ", ".join(hub.shipped_drafters()),
+    )
     chat.add_argument("--dtype", default="auto", help="float32, bfloat16, float16 or auto (the checkpoint's)")
     chat.add_argument("--device", default="cpu")
     chat.add_argument("--system", help="system prompt")
@@ -54,8 +58,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     chat.set_defaults(run=_chat)
 
-    fetch = commands.add_parser("fetch", help="print the local directory of a hub name or .gguf file, for fastspec-cli")
-    fetch.add_argument("model")
+    fetch = commands.add_parser(
+        "fetch", help="print the local directory of a hub name, .gguf file or longspec:NAME, for fastspec-cli"
+    )
+    fetch.add_argument("model", help="or longspec:NAME, a drafter that comes with FastSpec")
     fetch.set_defaults(run=_fetch)
 
     training.add_commands(commands)
@@ -76,7 +82,8 @@ def _template_argument(text: str) -> tuple[str, Any]:
 
 def _fetch(options: argparse.Namespace) -> int:
     _tolerate(sys.stdout, "surrogateescape")  # a path goes out in the very bytes it has
-    print(hub.resolve_model(options.model))
+    is_drafter = options.model.startswith("longspec:")
+    print(hub.resolve_drafter(options.model).model if is_drafter else hub.resolve_model(options.model))
     return 0
 
 

@@ -1,4 +1,5 @@
-"""From what a user calls a model to a local directory: a directory, a .gguf file, or a name on the Hugging Face hub.
+"""From what a user calls a model to a local directory: a directory, a .gguf file, a name on the Hugging Face hub, or,
+for LongSpec, the name of a drafter that comes with this package (drafters/).
 
 Loads no model and imports huggingface_hub only when a name has to be looked up.
 """
@@ -10,12 +11,15 @@ import re
 import reprlib
 from pathlib import Path
 
+from fastspec._fastspec import DrafterConfig
 from fastspec.errors import FastSpecError, InvalidArgumentError, NotFoundError
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
 # All that loading and chatting reads; other formats of the same weights would only fill the disk.
 _PATTERNS = ["*.safetensors", "*.json", "*.jinja"]
+
+_SHIPPED = Path(__file__).parent / "drafters"
 
 
 def cache_directory() -> Path:
@@ -59,6 +63,47 @@ def resolve_model(model: str | os.PathLike[str]) -> Path:
             f"{path.absolute()}: no such directory or file, and '{name}' is no name on the Hugging Face hub"
         )
     return _download(name)
+
+
+def shipped_drafters() -> list[str]:
+    """Names of the LongSpec drafters that come with this package; each is that of its target."""
+    return sorted(path.parent.name for path in _SHIPPED.glob("*/config.json"))
+
+
+def resolve_drafter(drafter: str | DrafterConfig | None) -> DrafterConfig:
+    """A drafter with its model as a local directory.
+
+    Args:
+        drafter: None, "ngram", "KIND:MODEL" or a DrafterConfig, which is not changed. MODEL is what resolve_model()
+            takes; of "longspec:MODEL" it may be one of shipped_drafters(), unless a directory has that name.
+
+    Raises:
+        TypeError: something else.
+        NotFoundError, InvalidArgumentError: as resolve_model(), or the text names no kind of drafter.
+    """
+    if drafter is None:
+        return DrafterConfig()
+    if isinstance(drafter, str):
+        drafter = DrafterConfig.parse(drafter)
+    if not isinstance(drafter, DrafterConfig):
+        raise TypeError(
+            "drafter: expected None, 'ngram', 'standalone:MODEL', 'longspec:MODEL', 'dflash:MODEL' or a DrafterConfig, "
+            f"got {drafter!r}"
+        )
+    if not drafter.model:
+        return drafter
+    shipped = shipped_drafters() if drafter.kind == "longspec" else []
+    if drafter.model in shipped and not Path(drafter.model).exists():
+        directory = _SHIPPED / drafter.model
+    else:
+        try:
+            directory = resolve_model(drafter.model)
+        except NotFoundError as error:
+            if not shipped:
+                raise
+            raise NotFoundError(f"{error}. Drafters that come with FastSpec: {', '.join(shipped)}") from error
+    fields = {name: getattr(drafter, name) for name in DrafterConfig._fields}
+    return DrafterConfig(**{**fields, "model": str(directory)})
 
 
 def _download(name: str) -> Path:

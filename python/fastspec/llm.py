@@ -63,7 +63,8 @@ class LLM:
         Args:
             model: a Hugging Face directory, a name on the Hugging Face hub, or a .gguf file (converted once).
             drafter: None, "ngram", "standalone:MODEL", "longspec:MODEL", "dflash:MODEL" or a DrafterConfig. Speculation
-                changes the speed, never the tokens.
+                changes the speed, never the tokens. "longspec:" also takes the name of a drafter that comes with
+                FastSpec (hub.shipped_drafters()).
             dtype: of weights and K/V: "float32", "bfloat16", "float16", or "auto" for the checkpoint's.
             device: "cpu", "cuda:N", or "cpu:reference" for the slow path whose results do not depend on the batch.
             progress: show a progress bar where loading takes longer than a second; None = if stderr is a terminal.
@@ -80,7 +81,7 @@ class LLM:
         unknown = [name for name in engine_options if name not in engine_option_names()]
         if unknown:
             raise TypeError(f"LLM() has no option '{unknown[0]}'; possible: {', '.join(engine_option_names())}")
-        speculation = SpeculationConfig(drafter=_resolve_drafter(drafter))
+        speculation = SpeculationConfig(drafter=hub.resolve_drafter(drafter))
         if "max_draft_tokens" in engine_options:
             if not speculation.enabled:
                 raise InvalidArgumentError("max_draft_tokens has no effect without a drafter")
@@ -350,23 +351,6 @@ class TokenStream(Iterator[StreamDelta]):
         """close(), for a stream that was dropped half read."""
         if hasattr(self, "_channel"):
             self.close()
-
-
-def _resolve_drafter(drafter: str | DrafterConfig | None) -> DrafterConfig:
-    if drafter is None:
-        return DrafterConfig()
-    if isinstance(drafter, str):
-        drafter = DrafterConfig.parse(drafter)
-    if not isinstance(drafter, DrafterConfig):
-        raise TypeError(
-            "drafter: expected None, 'ngram', 'standalone:MODEL', 'longspec:MODEL', 'dflash:MODEL' or a DrafterConfig, "
-            f"got {drafter!r}"
-        )
-    if drafter.model:
-        # A copy: the caller's object stays what it was.
-        fields = {name: getattr(drafter, name) for name in DrafterConfig._fields}
-        drafter = DrafterConfig(**{**fields, "model": str(hub.resolve_model(drafter.model))})
-    return drafter
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

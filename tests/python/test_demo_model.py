@@ -13,7 +13,7 @@ import torch
 import transformers
 from conftest import GPU
 
-from fastspec import LLM, DrafterConfig, RequestOutput, SamplingParams
+from fastspec import LLM, DrafterConfig, RequestOutput, RequestSpeculation, SamplingParams
 
 PROMPTS = [
     "The capital of France is",
@@ -150,6 +150,21 @@ def test_ngram_speculation_equals_plain_decoding(model_dir: str, device: str) ->
     assert 0 < stats.accepted_tokens < stats.drafted_tokens
     if device != "cpu":
         assert stats.graph_replays > stats.graph_captures > 0
+
+
+def test_the_shipped_drafter_drafts_and_changes_nothing(model_dir: str, device: str) -> None:
+    params = [SamplingParams(temperature=0.8 * (i % 2), seed=i, max_tokens=48) for i in range(8)]
+    with LLM(model_dir, "longspec:SmolLM2-135M-Instruct", dtype="float32", device=device, max_batch_rows=1024) as llm:
+        without = RequestSpeculation(enabled=False)
+        plain = llm.generate(PROMPTS[:8], params, speculation=without, progress=False)
+        drafted = llm.generate(PROMPTS[:8], params, progress=False)
+        print(llm.stats())
+    parted = [a for a, b in zip(plain, drafted, strict=True) if a.token_ids != b.token_ids]
+    assert all(output.outputs[0].min_margin < TIE for output in parted)
+    assert len(parted) <= 1
+    stats = [output.outputs[0].stats for output in drafted]
+    tau = sum(s.decoding_tokens for s in stats if s) / sum(s.decoding_passes for s in stats if s)
+    assert tau > 2  # weights that have learned nothing: 1.0 to 1.2
 
 
 def test_bfloat16_agrees(model_dir: str, device: str, reference: transformers.PreTrainedModel) -> None:

@@ -255,6 +255,24 @@ def test_drafter_files_have_the_agreed_names(target: Target, tmp_path: Path) -> 
         assert torch.equal(ours, theirs.bfloat16().float())
 
 
+def test_a_drafter_does_not_say_where_its_target_is_from(model_copy: Path, tmp_path: Path) -> None:
+    import json
+
+    source = model_copy / "config.json"
+    inherited = {
+        "_name_or_path": "a",
+        "_model_name_or_path": "b",
+        "transformers_version": "5",
+        "torch_dtype": "float32",
+    }
+    source.write_text(json.dumps({**json.loads(source.read_text()), **inherited}))
+    target = Target(model_copy, CPU, torch.float32)
+    save_drafter(tmp_path / "drafter", random_block(target), target)
+    config = json.loads((tmp_path / "drafter" / "config.json").read_text())
+    assert config.keys().isdisjoint(inherited)
+    assert config["hidden_size"] == json.loads(source.read_text())["hidden_size"]
+
+
 def test_a_large_drafter_is_written_in_shards(target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     block = random_block(target)
     block.draft_vocabulary = torch.tensor([3, 5, 300], dtype=torch.int32)

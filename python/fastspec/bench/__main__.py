@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from fastspec import (
-    DrafterConfig,
     Engine,
     EngineConfig,
     FastSpecError,
@@ -77,9 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     how.add_argument("--repeat", type=int, default=5, help="runs of each side at each point; the median counts")
     how.add_argument("--steps", type=int, default=20, help="with --shape: steps of a run")
     how.add_argument("--max-tokens", type=int, default=64, help="with --model: tokens decoded of each prompt")
-    how.add_argument(
-        "--drafter", default="none", help="with --model: ngram, standalone:DIR, longspec:DIR or dflash:DIR"
-    )
+    how.add_argument("--drafter", default="none", help="with --model: none, or as LLM() takes it")
     how.add_argument("--tree-widths", type=_list_of(int), help="with longspec: nodes of each level; 1,1,1,1 is a chain")
     how.add_argument("--max-batch-rows", type=_tokens, default=2048, help="with --model: rows of a pass, at most")
     how.add_argument("--prompt-file", type=Path, help="with --model: text that fills the prompts, repeated")
@@ -222,7 +219,7 @@ def _model_sides(options: argparse.Namespace) -> list[Side]:
     if options.prompts and options.prompt_file:
         raise InvalidArgumentError("--prompts and --prompt-file: give one of them")
     directory = hub.resolve_model(options.model)
-    drafter = DrafterConfig.parse(options.drafter)
+    drafter = hub.resolve_drafter(options.drafter)
     if options.tree_widths:
         drafter.tree_widths = options.tree_widths
     engine = Engine(

@@ -109,7 +109,8 @@ def _add_acceptance(commands: Any) -> None:
         "--drafter",
         action="append",
         default=[],
-        help="longspec:DIR (as tree, as chain of 4, and uncoupled), dflash:DIR, standalone:MODEL; n-gram comes too",
+        help="longspec:DIR or NAME (as tree, as chain of 4, and uncoupled), dflash:DIR, standalone:MODEL; n-gram comes "
+        "too",
     )
     parser.add_argument("--data", nargs="+", type=Path, required=True, help=f"{_FILES_HELP}, or of `train prompts`")
     parser.add_argument("--max-tokens", type=int, default=128)

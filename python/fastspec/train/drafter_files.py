@@ -18,13 +18,14 @@ from fastspec.train.files import check_shapes, read_weights, write_json, write_w
 from fastspec.train.target import Target
 
 VERSION = 1
+_LEFT_OUT = ("transformers_version", "torch_dtype")
 
 
 def save_drafter(directory: Path, block: LongSpecBlock, target: Target) -> None:
     """Writes a drafter in bfloat16."""
-    config = json.loads((target.directory / "config.json").read_text(encoding="utf-8"))
-    for name in ("_name_or_path", "transformers_version", "torch_dtype"):
-        config.pop(name, None)
+    source = json.loads((target.directory / "config.json").read_text(encoding="utf-8"))
+    # What says where the target's file came from (_name_or_path and the like) is not true of the drafter.
+    config = {name: value for name, value in source.items() if name[0] != "_" and name not in _LEFT_OUT}
     shape = block.shape
     config |= {"num_hidden_layers": 1, "intermediate_size": shape.intermediate_size, "dtype": "bfloat16"}
     config["longspec"] = {"version": VERSION, "window": shape.window, "final_norm": shape.final_norm}

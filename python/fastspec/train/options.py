@@ -232,32 +232,40 @@ PRESETS: dict[str, TrainOptions] = {
     "long": TrainOptions(steps=2_000, length=32_768, batch_tokens=65536, lr=5e-6, anchor_positions=0),
     "sft": TrainOptions(steps=1_000, length=32_768, batch_tokens=65536, lr=5e-6, anchor_positions=0, prompt_loss=False),
     # The shipped drafter of SmolLM2-135M-Instruct: short rows of the target's own continuations, everything that the
-    # target gives kept on one H200, and the rest of ten minutes spent on steps of the 4.2M parameters.
+    # target gives kept on one H200, and four minutes spent on steps of the 4.2M parameters.
     "smollm2-demo": TrainOptions(
-        minutes=6.0,
+        minutes=4.0,
         length=512,
-        batch_tokens=65536,
-        lr=2e-3,
+        batch_tokens=131072,
+        lr=4e-3,
         warmup_steps=200,
         weight_decay=0.01,
         shifts_at_once=8,
         shift_decay=0.8,
         anchor_share=0.5,
         labels="target",
-        distill=0.5,
+        distill=0.8,
         prompt_loss=False,
         final_norm=True,
         start="target",
         cache_target=True,
         average=0.998,
-        evaluations=12,
+        evaluations=8,
         eval_documents=32,
         save_seconds=120.0,
     ),
 }
 # A drafter for long contexts of a small model with a large vocabulary: moved short rows, then long rows as they are.
 PRESETS["long-context-1"] = replace(
-    PRESETS["smollm2-demo"], minutes=3.0, anchor_share=0.7, intermediate_size=2048, vocabulary=49152, evaluations=4
+    PRESETS["smollm2-demo"],
+    minutes=3.0,
+    batch_tokens=65536,
+    lr=2e-3,
+    distill=0.5,
+    anchor_share=0.7,
+    intermediate_size=2048,
+    vocabulary=49152,
+    evaluations=4,
 )
 PRESETS["long-context-2"] = replace(
     PRESETS["long-context-1"],
