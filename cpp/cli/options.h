@@ -73,10 +73,16 @@ class EngineOptions {
   CLI::Option* ngram_min_ = nullptr;
   CLI::Option* ngram_max_ = nullptr;
   CLI::Option* tree_widths_ = nullptr;
+  CLI::Option* row_budget_ = nullptr;
+  CLI::Option* budget_objective_ = nullptr;
+  CLI::Option* profile_seconds_ = nullptr;
   int draft_tokens_ = 0;
   int shortest_match_ = 0;
   int longest_match_ = 0;
   std::vector<int> widths_ = DrafterConfig().tree_widths;
+  std::string budget_text_ = BudgetConfig().mode_text();
+  std::string objective_text_ = BudgetConfig().objective_text();
+  double budget_seconds_ = BudgetConfig().profile_seconds;
 };
 
 /// Options of sampling, on top of `params`' own values as defaults.

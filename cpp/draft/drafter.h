@@ -49,7 +49,7 @@ struct Observation {
   int num_known_rows = 0;           // committed rows computed: a prompt chunk, or the root
   int num_accepted = 0;             // drafted rows kept after them
   int kv_len = 0;                   // cached tokens now
-  bool will_draft = false;          // false: speculation is off for this sequence, nothing need be recorded
+  bool will_draft = false;          // false: it never speculates; true also while the row budget has it decode plainly
 };
 
 class Drafter {

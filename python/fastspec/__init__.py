@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from fastspec._fastspec import (
+    BudgetStats,
     DrafterConfig,
     Engine,
     EngineConfig,
@@ -16,6 +17,8 @@ from fastspec._fastspec import (
     Output,
     OutputStats,
     PositionLogprobs,
+    RatioCount,
+    ReliabilityBin,
     Request,
     RequestSpeculation,
     SamplingParams,
@@ -43,6 +46,7 @@ from fastspec.outputs import CompletionOutput, FinishReason, Guarantee, RequestO
 
 __all__ = [
     "LLM",
+    "BudgetStats",
     "CompletionOutput",
     "DeviceFailureError",
     "DrafterConfig",
@@ -60,6 +64,8 @@ __all__ = [
     "Output",
     "OutputStats",
     "PositionLogprobs",
+    "RatioCount",
+    "ReliabilityBin",
     "Request",
     "RequestOutput",
     "RequestSpeculation",
