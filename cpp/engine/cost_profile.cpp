@@ -39,14 +39,15 @@ CostProfiler::CostProfiler(Backend& backend, const ModelConfig& model, PassRunne
       drafter_(drafter),
       limits_(limits),
       num_rows_(std::min(limits.max_batch_rows, limits.max_num_seqs * (1 + drafter.shape().max_nodes))),
+      short_keys_(std::clamp(limits.max_model_len / 4, 1, kShortKeys)),
       filled_(static_cast<std::size_t>(kv.num_pages()), false) {
   FS_CHECK(kv.num_free_pages() == kv.num_pages(), "costs are measured while no sequence has pages");
   const bool is_gpu = backend.device->has_graphs();
-  long_ = {.num_sequences = is_gpu ? std::min(8, limits.max_num_seqs) : 1, .keys_each = is_gpu ? 8192 : 1024};
+  long_ = {.num_sequences = is_gpu ? std::min(8, limits.max_num_seqs) : 1, .keys_each = is_gpu ? 4096 : 1024};
   long_.num_rows = std::min(num_rows_, long_.num_sequences * (1 + drafter.shape().max_nodes));
-  while (long_.keys_each > kShortKeys && !fits(long_)) long_.keys_each /= 2;
+  while (long_.keys_each > short_keys_ && !fits(long_)) long_.keys_each /= 2;
   std::uint64_t state = 1;
-  for (int i = 0; i <= std::max(long_.keys_each, kShortKeys); ++i) {
+  for (int i = 0; i <= std::max(long_.keys_each, short_keys_); ++i) {
     state = state * 6364136223846793005u + 1442695040888963407u;
     tokens_.push_back(static_cast<TokenId>((state >> 33) % static_cast<std::uint64_t>(model.vocab_size)));
   }
@@ -199,12 +200,12 @@ CostParameters CostProfiler::measure(double seconds) {
 }
 
 void CostProfiler::fit_attention(CostParameters& costs) {
-  if (long_.keys_each <= kShortKeys) return;  // sequences are too short for attention to matter
-  const double keys = double(long_.num_sequences) * (long_.keys_each - kShortKeys);
+  if (long_.keys_each <= short_keys_) return;  // sequences are too short for attention to matter
+  const double keys = double(long_.num_sequences) * (long_.keys_each - short_keys_);
   // Milliseconds a key, of one row a sequence and of as many as there can be.
   const auto slope = [&](int num_rows) {
     const double longer = time_pass({long_.num_sequences, num_rows, long_.keys_each});
-    return std::max(0.0, longer - time_pass({long_.num_sequences, num_rows, kShortKeys})) / keys;
+    return std::max(0.0, longer - time_pass({long_.num_sequences, num_rows, short_keys_})) / keys;
   };
   const double one = slope(long_.num_sequences);
   const double many = slope(long_.num_rows);
@@ -219,9 +220,9 @@ void CostProfiler::fit_attention(CostParameters& costs) {
 
 void CostProfiler::fit_sequences(CostParameters& costs) {
   const int rows = std::min({1 + drafter_.shape().max_nodes, limits_.max_num_seqs, num_rows_});
-  if (rows < 2 || !fits({rows, rows, kShortKeys})) return;
-  const double apart = time_pass({rows, rows, kShortKeys});
-  const double together = time_pass({1, rows, kShortKeys});
+  if (rows < 2 || !fits({rows, rows, short_keys_})) return;
+  const double apart = time_pass({rows, rows, short_keys_});
+  const double together = time_pass({1, rows, short_keys_});
   costs.per_sequence = std::max(0.0, apart - together) / (rows - 1);
 }
 
@@ -229,10 +230,10 @@ void CostProfiler::fit_linear(CostParameters& costs) {
   const CostModel others(costs);  // its table of rows is empty: the rest alone
   double last = 0;
   for (int rows = 1;; rows = next_rows(rows)) {
-    const Shape shape = dense(rows, kShortKeys);
+    const Shape shape = dense(rows, short_keys_);
     if (!fits(shape)) break;
     StepLoad load;
-    for (int i = 0; i < shape.num_sequences; ++i) others.add_sequence(shape.rows_of(i), kShortKeys, load);
+    for (int i = 0; i < shape.num_sequences; ++i) others.add_sequence(shape.rows_of(i), short_keys_, load);
     last = time_pass(shape);
     costs.linear.counts.push_back(rows);
     costs.linear.milliseconds.push_back(std::max(0.0, last - others.pass_milliseconds(load)));
@@ -240,35 +241,36 @@ void CostProfiler::fit_linear(CostParameters& costs) {
     // The next point runs a few times and is half as large again, or twice as large.
     if (rows >= 2 && 3 * 2e-3 * last > seconds_left()) break;
   }
+  if (costs.linear.counts.empty()) return;  // sequences are too short for any draft
   log(LogLevel::kInfo, "costs of passes were measured up to ", costs.linear.counts.back(), " of ", num_rows_, " rows");
 }
 
 void CostProfiler::fit_draft(CostParameters& costs) {
   for (int sequences = 1; sequences <= limits_.max_num_seqs; sequences *= 2) {
-    if (!fits({sequences, sequences, kShortKeys + drafter_.shape().max_depth})) break;
+    if (!fits({sequences, sequences, short_keys_ + drafter_.shape().max_depth})) break;
     const Clock::time_point start = Clock::now();
     costs.draft.counts.push_back(sequences);
-    costs.draft.milliseconds.push_back(time_draft(sequences, kShortKeys));
+    costs.draft.milliseconds.push_back(time_draft(sequences, short_keys_));
     if (2e-3 * milliseconds_since(start) > seconds_left() / 2) break;  // what is left belongs to the passes
   }
-  if (long_.keys_each <= kShortKeys) return;
+  if (long_.keys_each <= short_keys_) return;
   const double longer = time_draft(1, long_.keys_each) - costs.draft.milliseconds[0];
-  costs.draft_per_key = std::max(0.0, longer) / (long_.keys_each - kShortKeys);
+  costs.draft_per_key = std::max(0.0, longer) / (long_.keys_each - short_keys_);
 }
 
 std::vector<CostCheck> CostProfiler::check(const CostModel& cost, double seconds) {
   deadline_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
   const int nodes = drafter_.shape().max_nodes;
   const int some = std::min(4, limits_.max_num_seqs);
-  const int middle = std::max(kShortKeys, long_.keys_each / 2);
+  const int middle = std::max(short_keys_, long_.keys_each / 2);
   const Shape shapes[] = {{1, 1, middle},
                           {1, 1 + nodes / 2, middle},
-                          {some, some, 2 * kShortKeys},
-                          {some, some * (1 + nodes / 2), 2 * kShortKeys},
+                          {some, some, 2 * short_keys_},
+                          {some, some * (1 + nodes / 2), 2 * short_keys_},
                           {some, some * (1 + nodes), middle / 2},
                           {some, some + nodes, middle},
-                          {limits_.max_num_seqs, limits_.max_num_seqs, 2 * kShortKeys},
-                          {limits_.max_num_seqs, limits_.max_num_seqs * (1 + nodes / 4), 2 * kShortKeys}};
+                          {limits_.max_num_seqs, limits_.max_num_seqs, 2 * short_keys_},
+                          {limits_.max_num_seqs, limits_.max_num_seqs * (1 + nodes / 4), 2 * short_keys_}};
   std::vector<CostCheck> checks;
   for (const Shape& shape : shapes) {
     if (!fits(shape)) continue;

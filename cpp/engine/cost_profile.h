@@ -80,6 +80,7 @@ class CostProfiler {
   Clock::time_point deadline_;
   double point_seconds_ = 0;  // that the repetitions of one point take at most
   int num_rows_ = 0;          // of the largest pass
+  int short_keys_;            // of sequences whose attention costs next to nothing
   Shape long_;                // of a pass whose attention is measured
   int num_prepared_ = 0;
   int keys_prepared_ = 0;
