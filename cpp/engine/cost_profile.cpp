@@ -223,7 +223,8 @@ void CostProfiler::fit_sequences(CostParameters& costs) {
   if (rows < 2 || !fits({rows, rows, short_keys_})) return;
   const double apart = time_pass({rows, rows, short_keys_});
   const double together = time_pass({1, rows, short_keys_});
-  costs.per_sequence = std::max(0.0, apart - together) / (rows - 1);
+  // A difference of two times is rough; it must not claim what is the rows' own.
+  costs.per_sequence = std::clamp((apart - together) / (rows - 1), 0.0, 0.5 * apart / rows);
 }
 
 void CostProfiler::fit_linear(CostParameters& costs) {
@@ -237,11 +238,14 @@ void CostProfiler::fit_linear(CostParameters& costs) {
     last = time_pass(shape);
     costs.linear.counts.push_back(rows);
     costs.linear.milliseconds.push_back(std::max(0.0, last - others.pass_milliseconds(load)));
-    if (rows == num_rows_) return;
+    if (rows == num_rows_) break;
     // The next point runs a few times and is half as large again, or twice as large.
     if (rows >= 2 && 3 * 2e-3 * last > seconds_left()) break;
   }
   if (costs.linear.counts.empty()) return;  // sequences are too short for any draft
+  // More rows never cost less: what says so was measured while something else ran.
+  std::vector<double>& times = costs.linear.milliseconds;
+  for (std::size_t i = times.size() - 1; i > 0; --i) times[i - 1] = std::min(times[i - 1], times[i]);
   log(LogLevel::kInfo, "costs of passes were measured up to ", costs.linear.counts.back(), " of ", num_rows_, " rows");
 }
 
@@ -253,7 +257,7 @@ void CostProfiler::fit_draft(CostParameters& costs) {
     costs.draft.milliseconds.push_back(time_draft(sequences, short_keys_));
     if (2e-3 * milliseconds_since(start) > seconds_left() / 2) break;  // what is left belongs to the passes
   }
-  if (long_.keys_each <= short_keys_) return;
+  if (costs.draft.counts.empty() || long_.keys_each <= short_keys_) return;
   const double longer = time_draft(1, long_.keys_each) - costs.draft.milliseconds[0];
   costs.draft_per_key = std::max(0.0, longer) / (long_.keys_each - short_keys_);
 }

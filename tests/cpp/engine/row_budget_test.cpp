@@ -40,6 +40,7 @@ HarnessOptions fixed_options(const std::string& drafter) {
   HarnessOptions options;
   options.drafter = DrafterConfig::parse(drafter);
   options.drafter.ngram_min = 1;
+  options.draft_noise = 0.01f;
   options.budget.set_mode("fixed:1");
   return options;
 }
@@ -141,7 +142,7 @@ TEST(AutoBudget, DraftsThatAreNeverTakenStop) {
   const EngineStats stats = engine->stats();
   EXPECT_GT(stats.budget.steps_undrafted, stats.steps / 2);
   EXPECT_GT(stats.budget.passes_undrafted, stats.decoding_passes / 2);
-  EXPECT_EQ(stats.budget.predicted_steps > 0, true);
+  EXPECT_GT(stats.budget.predicted_steps, 0);
 }
 
 TEST(AutoBudget, DraftsThatAreAlwaysTakenAreVerified) {
@@ -181,7 +182,7 @@ class MeasuredCosts : public ::testing::Test {
     HarnessOptions options;
     options.drafter = DrafterConfig::parse(drafter);
     options.budget.set_mode("auto");
-    options.budget.profile_seconds = 0.5;
+    options.budget.profile_seconds = 0.2;
     options.replays = replays;
     return options;
   }
