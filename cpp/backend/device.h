@@ -54,6 +54,8 @@ class Device {
   virtual ~Device() = default;
   /// "cpu", "cuda:0"
   virtual std::string name() const = 0;
+  /// What it is, for telling measurements apart: "NVIDIA H200"; of a CPU the processor's name.
+  virtual std::string model_name() const { return name(); }
   /// Uninitialised memory. @throws Error(kOutOfMemory) naming `what` and the sizes.
   virtual Buffer allocate(std::size_t bytes, const char* what) = 0;
   /// Uninitialised host memory that copies to and from the device best. @throws as allocate().

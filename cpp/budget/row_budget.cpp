@@ -1,50 +1,118 @@
-// Global ranking of drafted rows.
+// Global ranking of drafted rows, and the choice of how many.
 #include "budget/row_budget.h"
 
 #include <algorithm>
 #include <cmath>
 
+#include "base/check.h"
+#include "step/row_tiers.h"
+
 namespace fastspec {
 
-std::vector<float> survival(const TokenTree& tree) {
+std::vector<float> survival(const TokenTree& tree, std::span<const float> chances) {
+  FS_CHECK(chances.size() == tree.tokens.size(), chances.size(), " chances of ", tree.num_nodes(), " nodes");
   std::vector<float> result(tree.tokens.size(), 1.0f);
   for (int node = 1; node < tree.num_nodes(); ++node) {
-    const float confidence = tree.confidence[node];
-    const float factor = std::isnan(confidence) ? 1.0f : std::clamp(confidence, 0.0f, 1.0f);
+    const float factor = std::isnan(chances[node]) ? 1.0f : std::clamp(chances[node], 0.0f, 1.0f);
     result[node] = result[tree.parents[node]] * factor;
   }
   return result;
 }
 
-int keep_best_rows(std::span<TokenTree> trees, int max_drafted) {
-  struct Candidate {
-    float score;
-    int depth;
-    int tree;
-    int node;
-  };
-  std::vector<Candidate> candidates;
-  for (int t = 0; t < static_cast<int>(trees.size()); ++t) {
-    const std::vector<float> scores = survival(trees[t]);
-    const std::vector<int> depths = trees[t].depths();
-    for (int node = 1; node < trees[t].num_nodes(); ++node) candidates.push_back({scores[node], depths[node], t, node});
-  }
-  const int num_candidates = static_cast<int>(candidates.size());
-  if (num_candidates <= max_drafted) return num_candidates;
+std::vector<float> survival(const TokenTree& tree) {
+  return survival(tree, tree.confidence);
+}
 
-  std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
-    if (a.score != b.score) return a.score > b.score;
+std::vector<RankedNode> rank_rows(std::span<const TokenTree> trees, std::span<const std::vector<float>> survivals) {
+  FS_CHECK(trees.size() == survivals.size(), trees.size(), " trees, ", survivals.size(), " survivals");
+  std::vector<RankedNode> ranking;
+  for (int t = 0; t < static_cast<int>(trees.size()); ++t) {
+    if (trees[t].num_drafted() == 0) continue;
+    const std::vector<int> depths = trees[t].depths();
+    for (int node = 1; node < trees[t].num_nodes(); ++node) {
+      ranking.push_back({survivals[t][node], depths[node], t, node});
+    }
+  }
+  std::sort(ranking.begin(), ranking.end(), [](const RankedNode& a, const RankedNode& b) {
+    if (a.survival != b.survival) return a.survival > b.survival;
     if (a.depth != b.depth) return a.depth < b.depth;
     return a.tree != b.tree ? a.tree < b.tree : a.node < b.node;
   });
+  return ranking;
+}
+
+void keep_ranked(std::span<TokenTree> trees, std::span<const RankedNode> ranking, int count) {
+  if (count >= static_cast<int>(ranking.size())) return;
   std::vector<std::vector<bool>> keep;
   for (const TokenTree& tree : trees) {
     keep.emplace_back(tree.tokens.size(), false);
     keep.back()[0] = true;
   }
-  for (int rank = 0; rank < max_drafted; ++rank) keep[candidates[rank].tree][candidates[rank].node] = true;
+  for (int rank = 0; rank < count; ++rank) keep[ranking[rank].tree][ranking[rank].node] = true;
   for (std::size_t t = 0; t < trees.size(); ++t) trees[t].prune(keep[t]);
-  return std::max(max_drafted, 0);
+}
+
+int keep_best_rows(std::span<TokenTree> trees, int max_drafted) {
+  int num_drafted = 0;
+  for (const TokenTree& tree : trees) num_drafted += tree.num_drafted();
+  if (num_drafted <= max_drafted) return num_drafted;
+  std::vector<std::vector<float>> survivals;
+  for (const TokenTree& tree : trees) survivals.push_back(survival(tree));
+  const int count = std::max(max_drafted, 0);
+  keep_ranked(trees, rank_rows(trees, survivals), count);
+  return count;
+}
+
+int rows_of_share(double ratio, int num_roots, int num_drafted) {
+  constexpr double kRounding = 1e-9;  // a third of three rows is one
+  const int kept = static_cast<int>(std::ceil(ratio * (num_roots + num_drafted) - kRounding)) - num_roots;
+  return std::clamp(kept, 0, num_drafted);
+}
+
+std::vector<RowChoice> price_shares(const RowOffer& offer, std::span<const RankedNode> ranking,
+                                    std::span<const double> ratios, const CostModel& cost) {
+  StepLoad load{.num_drafting = offer.num_drafting, .draft_keys = offer.draft_keys};
+  for (const RowOffer::Rows& rows : offer.sequences) cost.add_sequence(rows.known, rows.keys, load);
+  const int num_known = load.num_rows;
+  const int num_drafted = static_cast<int>(ranking.size());
+  std::vector<int> drafted(offer.sequences.size(), 0);
+  double tokens = offer.num_decoding;
+  std::vector<RowChoice> shares;
+  int taken = 0;
+  for (const double ratio : ratios) {
+    int kept = std::min(rows_of_share(ratio, offer.num_decoding, num_drafted), offer.max_drafted);
+    const int tier = offer.max_padded == 0 ? 0 : row_tier(num_known + kept, offer.max_padded);
+    if (tier > 0) kept = std::min({tier - num_known, num_drafted, offer.max_drafted});
+    for (; taken < kept; ++taken) {
+      const int tree = ranking[taken].tree;
+      const RowOffer::Rows& rows = offer.sequences[tree];
+      const int before = cost.tiles(rows.known + drafted[tree]++);
+      load.tile_keys += double(cost.tiles(rows.known + drafted[tree]) - before) * rows.keys;
+      tokens += static_cast<double>(ranking[taken].survival);
+    }
+    load.num_rows = std::max(tier, num_known + kept);
+    shares.push_back({ratio, kept, tokens, cost.step_milliseconds(load), load});
+  }
+  return shares;
+}
+
+const RowChoice& best_share(std::span<const RowChoice> shares, int num_roots, BudgetObjective objective,
+                            double min_saving) {
+  FS_CHECK(!shares.empty(), "no share of the rows to choose from");
+  const auto value = [&](const RowChoice& share) {
+    const bool is_paper = objective == BudgetObjective::kPaper;
+    if (is_paper && share.kept == 0) return 0.0;
+    const double tokens = share.tokens - (is_paper ? num_roots : 0);
+    return tokens / std::max(share.milliseconds, 1e-9);
+  };
+  const RowChoice* best = &shares.back();
+  double wanted = value(*best) * (1 + min_saving);
+  for (const RowChoice& share : shares.first(shares.size() - 1)) {
+    if (value(share) <= wanted) continue;
+    best = &share;
+    wanted = value(share);
+  }
+  return *best;
 }
 
 }  // namespace fastspec

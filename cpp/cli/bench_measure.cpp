@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <utility>
 
 #include "cli/command.h"
 
@@ -16,6 +17,23 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+BudgetStats difference(BudgetStats after, const BudgetStats& before) {
+  for (RatioCount& count : after.ratios) {
+    for (const RatioCount& earlier : before.ratios) {
+      if (earlier.ratio == count.ratio) count.steps -= earlier.steps;
+    }
+  }
+  after.steps_undrafted -= before.steps_undrafted;
+  after.passes_undrafted -= before.passes_undrafted;
+  after.probe_steps -= before.probe_steps;
+  after.full_steps -= before.full_steps;
+  after.predicted_steps -= before.predicted_steps;
+  after.predicted_seconds -= before.predicted_seconds;
+  after.measured_seconds -= before.measured_seconds;
+  after.error_seconds -= before.error_seconds;
+  return after;
+}
+
 /// after - before, for what a benchmark reads.
 EngineStats difference(EngineStats after, const EngineStats& before) {
   after.steps -= before.steps;
@@ -24,6 +42,7 @@ EngineStats difference(EngineStats after, const EngineStats& before) {
   after.decoding_passes -= before.decoding_passes;
   after.decoding_tokens -= before.decoding_tokens;
   after.generated_tokens -= before.generated_tokens;
+  after.budget = difference(std::move(after.budget), before.budget);
   after.drafted_tokens -= before.drafted_tokens;
   after.verified_tokens -= before.verified_tokens;
   after.accepted_tokens -= before.accepted_tokens;

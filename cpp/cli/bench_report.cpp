@@ -2,28 +2,19 @@
 #include "cli/bench_report.h"
 
 #include <algorithm>
-#include <cstdarg>
-#include <cstdio>
 #include <fstream>
 #include <optional>
 #include <thread>
 
 #include "cli/bandwidth.h"
+#include "cli/format.h"
 #include "cli/options.h"
+#include "cli/output_json.h"
 
 namespace fastspec::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-[[gnu::format(printf, 1, 2)]] std::string format(const char* pattern, ...) {
-  char text[512];
-  std::va_list arguments;
-  va_start(arguments, pattern);
-  std::vsnprintf(text, sizeof(text), pattern, arguments);
-  va_end(arguments);
-  return text;
-}
 
 /// Part of the device's read rate that reading the weights once a step comes to; none where the rate is not known.
 std::optional<double> read_share(const BenchRun& run, const BenchMachine& machine, const EngineInfo& info) {
@@ -58,6 +49,26 @@ std::string device_line(const EngineStats& stats) {
                        static_cast<double>(stats.graph_bytes) / 1e6, stats.graph_capture_seconds);
 }
 
+/// Of speculation under a row budget; empty where none cut anything.
+std::string budget_line(const EngineStats& stats) {
+  const BudgetStats& budget = stats.budget;
+  if (budget.ratios.empty() && budget.steps_undrafted == 0) return {};
+  const auto number = [](std::int64_t value) { return static_cast<long long>(value); };
+  std::string text = format("               row budget: offered %lld, kept %lld, accepted %lld; steps by share kept",
+                            number(stats.drafted_tokens), number(stats.verified_tokens), number(stats.accepted_tokens));
+  for (const RatioCount& count : budget.ratios) text += format(" %g: %lld", count.ratio, number(count.steps));
+  text += format("; undrafted %lld, probes %lld\n", number(budget.steps_undrafted), number(budget.probe_steps));
+  if (budget.predicted_steps > 0 && budget.measured_seconds > 0) {
+    const auto steps = static_cast<double>(budget.predicted_steps);
+    text += format("               cost model: %.2f ms/step predicted, %.2f measured, off by %.1f %% in the mean",
+                   1e3 * budget.predicted_seconds / steps, 1e3 * budget.measured_seconds / steps,
+                   100 * budget.error_seconds / budget.measured_seconds);
+    text += format("; calibration error %.1f %% (raw %.1f %%)\n", 100 * budget.calibration_error,
+                   100 * budget.raw_calibration_error);
+  }
+  return text;
+}
+
 std::string run_lines(const char* mode, const BenchRun& run, const BenchMachine& machine, const EngineInfo& info) {
   const double steps = static_cast<double>(std::max<std::int64_t>(run.decode.steps, 1));
   std::string text = format("  %-11s  prompt %8.1f tokens/s   decoding %8.1f tokens/s   %8.2f ms/step   tau %5.2f",
@@ -67,7 +78,7 @@ std::string run_lines(const char* mode, const BenchRun& run, const BenchMachine&
   text += format("   overhead %4.1f %%\n", 100 * run.overhead());
   text += "               ms/step:";
   for (const Verb& verb : verbs(run.decode)) text += format("  %s %.2f", verb.name, 1e3 * verb.seconds / steps);
-  return text + "\n" + device_line(run.decode);
+  return text + "\n" + budget_line(run.decode) + device_line(run.decode);
 }
 
 Json run_json(const BenchRun& run, const BenchMachine& machine, const EngineInfo& info) {
@@ -147,6 +158,7 @@ Json bench_json(const BenchCase& result, const BenchMachine& machine, const Engi
   if (result.speculative == nullptr) return json;
   const BenchDifference difference = compare(*result.plain, *result.speculative);
   json["speculative"] = run_json(*result.speculative, machine, info);
+  json["speculative"]["row_budget"] = row_budget_json(result.speculative->decode);
   json["ratio"] = ratio(result);
   json["equal"] = difference.sequences == 0;
   if (difference.sequences > 0) {

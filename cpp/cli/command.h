@@ -22,6 +22,7 @@ Command add_generate(CLI::App& program);
 Command add_bench(CLI::App& program);
 Command add_chat(CLI::App& program);
 Command add_info(CLI::App& program);
+Command add_profile(CLI::App& program);
 
 /// Thrown where Ctrl-C ends the command at once.
 struct Interrupted : std::exception {

@@ -44,13 +44,14 @@ Request make_request(const GenerateOptions& options) {
   return request;
 }
 
-void print_json(const std::vector<Output>& outputs) {
+void print_json(const std::vector<Output>& outputs, const Engine& engine) {
   nlohmann::ordered_json result;
   if (outputs.size() == 1) {
     result = to_json(outputs.front());
   } else {
     for (const Output& output : outputs) result["samples"].push_back(to_json(output));
   }
+  if (engine.config().speculation.enabled()) result["row_budget"] = row_budget_json(engine.stats());
   write_output(dump(result) + "\n");
 }
 
@@ -66,7 +67,7 @@ int generate(const GenerateOptions& options) {
     if (streaming) write_output(delta.text);
   });
   if (options.json) {
-    print_json(outputs);
+    print_json(outputs, *engine);
   } else if (streaming) {
     write_output("\n");
   } else {
@@ -92,7 +93,8 @@ Command add_generate(CLI::App& program) {
   app->add_flag("--no-special-tokens", options->no_special_tokens, "No leading BOS and the like before the text");
   app->add_flag(
       "--json", options->json,
-      "Print one object: text, token_ids, finish_reason, seed, guarantee, stats ({samples: [...]} for --n > 1)");
+      "Print one object: text, token_ids, finish_reason, seed, guarantee, stats ({samples: [...]} for --n > 1), and "
+      "row_budget with a drafter");
   app->add_flag("--stats", options->stats, "Print the engine's statistics to standard error");
   options->engine.add_to(*app);
   options->sampling.add_to(*app);

@@ -1,4 +1,4 @@
-// fastspec-cli: generate, chat, bench, info. Sees <fastspec/...> and nothing else of the engine.
+// fastspec-cli: generate, chat, bench, info, profile. Sees <fastspec/...> and nothing else of the engine.
 #include <fastspec/error.h>
 #include <fastspec/version.h>
 
@@ -36,7 +36,7 @@ int run(int argc, char** argv) {
   program.get_formatter()->column_width(32);
   program.footer("fastspec-cli COMMAND --help shows the options of a command and examples.");
   const std::vector<Command> commands = {add_generate(program), add_chat(program), add_bench(program),
-                                         add_info(program)};
+                                         add_info(program), add_profile(program)};
   try {
     program.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -49,7 +49,7 @@ int run(int argc, char** argv) {
     }
     const std::vector<std::string> unknown = program.remaining();
     if (program.get_subcommands().empty() && !unknown.empty()) {
-      return report("\"" + unknown.front() + "\" is no subcommand: generate, chat, bench or info", kBadInput);
+      return report("\"" + unknown.front() + "\" is no subcommand: generate, chat, bench, info or profile", kBadInput);
     }
     return report(error.what(), kBadInput);
   }

@@ -70,6 +70,19 @@ void EngineOptions::add_to(CLI::App& app) {
   ngram_min_ =
       add_number(app, "--ngram-min", shortest_match_, "Shortest match that the ngram drafter looks up")->group(group);
   ngram_max_ = add_number(app, "--ngram-max", longest_match_, "Longest match")->group(group);
+  row_budget_ = app.add_option("--row-budget", budget_text_,
+                               "Drafted tokens that are verified: off (all), fixed:RHO (a share of the rows), or auto: "
+                               "what gives most tokens for its time, nothing where drafting does not pay")
+                    ->capture_default_str()
+                    ->group(group);
+  budget_objective_ = app.add_option("--row-budget-objective", objective_text_,
+                                     "Of auto: throughput, or paper: without the token that is sure anyway")
+                          ->capture_default_str()
+                          ->group(group);
+  profile_seconds_ = add_number(app, "--profile-seconds", budget_seconds_,
+                                "Of auto: the time to measure what steps cost, unless an earlier start has")
+                         ->capture_default_str()
+                         ->group(group);
   app.add_option("--dtype", dtype_, "float32, bfloat16, float16, or auto: the checkpoint's")
       ->capture_default_str()
       ->group(group);
@@ -131,6 +144,14 @@ EngineConfig EngineOptions::config() const {
   if (window_->count() > 0) drafter.window = context_window_;
   if (sinks_->count() > 0) drafter.sinks = context_sinks_;
   drafter.rebase_positions = rebase_->count() > 0;
+  const std::size_t budget_options = row_budget_->count() + budget_objective_->count() + profile_seconds_->count();
+  if (budget_options > 0 && !has_drafter()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--row-budget, --row-budget-objective and --profile-seconds have no effect without --drafter");
+  }
+  config.speculation.budget.set_mode(budget_text_);
+  config.speculation.budget.set_objective(objective_text_);
+  config.speculation.budget.profile_seconds = budget_seconds_;
   if (ngram_min_->count() > 0) drafter.ngram_min = shortest_match_;
   if (ngram_max_->count() > 0) drafter.ngram_max = longest_match_;
   return config;

@@ -76,12 +76,18 @@ class EngineOptions {
   CLI::Option* window_ = nullptr;
   CLI::Option* sinks_ = nullptr;
   CLI::Option* rebase_ = nullptr;
+  CLI::Option* row_budget_ = nullptr;
+  CLI::Option* budget_objective_ = nullptr;
+  CLI::Option* profile_seconds_ = nullptr;
   int draft_tokens_ = 0;
   int shortest_match_ = 0;
   int longest_match_ = 0;
   int context_window_ = 0;
   int context_sinks_ = 0;
   std::vector<int> widths_ = DrafterConfig().tree_widths;
+  std::string budget_text_ = BudgetConfig().mode_text();
+  std::string objective_text_ = BudgetConfig().objective_text();
+  double budget_seconds_ = BudgetConfig().profile_seconds;
 };
 
 /// Options of sampling, on top of `params`' own values as defaults.

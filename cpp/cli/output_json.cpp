@@ -66,6 +66,67 @@ Json to_json(const EngineInfo& info) {
           {"prompt_attention", info.prompt_attention}};
 }
 
+namespace {
+
+Json to_json(const std::vector<ReliabilityBin>& bins) {
+  Json result = Json::array();
+  for (const ReliabilityBin& bin : bins) {
+    result.push_back({{"predicted", bin.predicted}, {"observed", bin.observed}, {"count", bin.count}});
+  }
+  return result;
+}
+
+Json to_json(const CostTable& table) {
+  return {{"counts", table.counts}, {"milliseconds", table.milliseconds}};
+}
+
+}  // namespace
+
+Json row_budget_json(const EngineStats& stats) {
+  const BudgetStats& budget = stats.budget;
+  Json ratios = Json::array();
+  for (const RatioCount& count : budget.ratios) ratios.push_back({{"ratio", count.ratio}, {"steps", count.steps}});
+  return {{"rows_offered", stats.drafted_tokens},
+          {"rows_kept", stats.verified_tokens},
+          {"rows_accepted", stats.accepted_tokens},
+          {"ratios", std::move(ratios)},
+          {"steps_undrafted", budget.steps_undrafted},
+          {"passes_undrafted", budget.passes_undrafted},
+          {"probe_steps", budget.probe_steps},
+          {"full_steps", budget.full_steps},
+          {"predicted_steps", budget.predicted_steps},
+          {"predicted_seconds", budget.predicted_seconds},
+          {"measured_seconds", budget.measured_seconds},
+          {"error_seconds", budget.error_seconds},
+          {"calibration_error", budget.calibration_error},
+          {"raw_calibration_error", budget.raw_calibration_error},
+          {"reliability", to_json(budget.reliability)},
+          {"raw_reliability", to_json(budget.raw_reliability)}};
+}
+
+Json to_json(const CostProfile& profile) {
+  const CostParameters& costs = profile.costs;
+  Json checks = Json::array();
+  for (const CostCheck& check : profile.checks) {
+    checks.push_back({{"num_sequences", check.num_sequences},
+                      {"num_rows", check.num_rows},
+                      {"keys_each", check.keys_each},
+                      {"measured_milliseconds", check.measured_milliseconds},
+                      {"predicted_milliseconds", check.predicted_milliseconds}});
+  }
+  return {{"key", profile.key},
+          {"seconds", profile.seconds},
+          {"cache_file", profile.cache_file},
+          {"rows_per_tile", costs.rows_per_tile},
+          {"linear", to_json(costs.linear)},
+          {"per_tile_key", costs.per_tile_key},
+          {"per_key", costs.per_key},
+          {"per_sequence", costs.per_sequence},
+          {"draft", to_json(costs.draft)},
+          {"draft_per_key", costs.draft_per_key},
+          {"checks", std::move(checks)}};
+}
+
 std::string dump(const Json& value) {
   return value.dump(-1, ' ', false, Json::error_handler_t::replace);
 }

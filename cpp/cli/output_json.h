@@ -11,6 +11,9 @@ namespace fastspec::cli {
 nlohmann::ordered_json to_json(const Output& output);
 nlohmann::ordered_json to_json(const OutputStats& stats);
 nlohmann::ordered_json to_json(const EngineInfo& info);
+nlohmann::ordered_json to_json(const CostProfile& profile);
+/// What the row budget did, for an engine with a drafter.
+nlohmann::ordered_json row_budget_json(const EngineStats& stats);
 
 /// Text of a JSON value. Bytes that are no UTF-8 become U+FFFD.
 std::string dump(const nlohmann::ordered_json& value);

@@ -52,7 +52,7 @@ struct Observation {
   /// empty where the drafter asked for none.
   std::span<const std::int32_t> rows;
   int kv_len = 0;           // cached tokens now
-  bool will_draft = false;  // false: speculation is off for this sequence, nothing need be recorded
+  bool will_draft = false;  // false: it never speculates; true also while the row budget has it decode plainly
 };
 
 class Drafter {

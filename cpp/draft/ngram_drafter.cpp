@@ -40,22 +40,20 @@ void NgramDrafter::extend(Index& index, std::span<const TokenId> tokens) const {
   }
 }
 
-int NgramDrafter::find(const Index& index, std::span<const TokenId> tokens) const {
+NgramDrafter::Match NgramDrafter::find(const Index& index, std::span<const TokenId> tokens) const {
   const int length = static_cast<int>(tokens.size());
-  if (length <= min_ngram_) return 0;
+  if (length <= min_ngram_) return {};
   const auto found = index.last.find(hash_run(tokens.last(min_ngram_)));
-  int best_place = 0;
-  int best_match = min_ngram_ - 1;
+  Match best{.place = 0, .length = min_ngram_ - 1};
   for (int place = found == index.last.end() ? 0 : found->second; place > 0; place = index.previous[place]) {
     int match = 0;
     while (match < max_ngram_ && match < place && tokens[place - 1 - match] == tokens[length - 1 - match]) ++match;
-    if (match > best_match) {
-      best_match = match;
-      best_place = place;
+    if (match > best.length) {
+      best = {place, match};
       if (match == max_ngram_) break;
     }
   }
-  return best_place;
+  return best;
 }
 
 void NgramDrafter::draft(std::span<const DraftRequest> requests, std::span<TokenTree> trees) {
@@ -63,15 +61,17 @@ void NgramDrafter::draft(std::span<const DraftRequest> requests, std::span<Token
     const DraftRequest& request = requests[i];
     Index& index = indexes_[request.seq];
     extend(index, request.tokens);
-    const int place = find(index, request.tokens);
-    if (place == 0) continue;
+    const Match match = find(index, request.tokens);
+    if (match.place == 0) continue;
+    // Laplace's rule of succession: as many tokens agreed, none was wrong yet. A longer match is a better sign.
+    const float confidence = static_cast<float>(match.length + 1) / static_cast<float>(match.length + 2);
     TokenTree& tree = trees[i];
     const int length = static_cast<int>(request.tokens.size());
     const int num_drafted = std::min({max_drafted_, request.max_drafted, request.max_depth});
     for (int k = 0; k < num_drafted; ++k) {
       // Where the earlier occurrence runs into the end, it goes on with what it proposed: a loop is followed.
-      const int source = place + k;
-      tree.add(source < length ? request.tokens[source] : tree.tokens[source - length + 1], k);
+      const int source = match.place + k;
+      tree.add(source < length ? request.tokens[source] : tree.tokens[source - length + 1], k, confidence);
     }
   }
 }

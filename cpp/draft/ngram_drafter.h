@@ -33,7 +33,11 @@ class NgramDrafter final : public Drafter {
     std::vector<std::uint64_t> hashes;  // [place]
   };
   void extend(Index& index, std::span<const TokenId> tokens) const;
-  int find(const Index& index, std::span<const TokenId> tokens) const;
+  struct Match {
+    int place = 0;   // 0 = none
+    int length = 0;  // tokens
+  };
+  Match find(const Index& index, std::span<const TokenId> tokens) const;
 
   int min_ngram_;
   int max_ngram_;

@@ -3,10 +3,13 @@
 
 #include <algorithm>
 #include <bit>
+#include <charconv>
 #include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -72,7 +75,70 @@ std::string DrafterConfig::to_string() const {
   return model.empty() ? kind : kind + ":" + model;
 }
 
+void BudgetConfig::set_mode(const std::string& text) {
+  constexpr std::string_view kFixed = "fixed:";
+  if (text == "off" || text == "auto") {
+    mode = text == "off" ? RowBudgetMode::kOff : RowBudgetMode::kAuto;
+    return;
+  }
+  double value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = text.starts_with(kFixed) ? std::from_chars(text.data() + kFixed.size(), end, value)
+                                                      : std::from_chars_result{text.data(), std::errc()};
+  if (!text.starts_with(kFixed) || error != std::errc() || stop != end || !(value > 0 && value <= 1)) {
+    fail(ErrorCode::kInvalidArgument, "row budget \"", text,
+         "\": expected off, auto or fixed:RHO with RHO more than 0 and at most 1");
+  }
+  mode = RowBudgetMode::kFixed;
+  ratio = value;
+}
+
+std::string BudgetConfig::mode_text() const {
+  if (mode != RowBudgetMode::kFixed) return mode == RowBudgetMode::kOff ? "off" : "auto";
+  char digits[32];
+  const auto [end, error] = std::to_chars(digits, digits + sizeof(digits), ratio);
+  return "fixed:" + std::string(digits, error == std::errc() ? end : digits);
+}
+
+void BudgetConfig::set_objective(const std::string& text) {
+  if (text != "throughput" && text != "paper") {
+    fail(ErrorCode::kInvalidArgument, "row budget objective \"", text, "\": expected throughput or paper");
+  }
+  objective = text == "paper" ? BudgetObjective::kPaper : BudgetObjective::kThroughput;
+}
+
+std::string BudgetConfig::objective_text() const {
+  return objective == BudgetObjective::kPaper ? "paper" : "throughput";
+}
+
 namespace {
+
+void check_budget(const BudgetConfig& budget) {
+  const auto check_ratio = [](const char* option, double ratio) {
+    if (!(ratio > 0 && ratio <= 1)) {
+      fail(ErrorCode::kInvalidArgument, option, " ", ratio, ": expected more than 0 and at most 1");
+    }
+  };
+  if (budget.mode == RowBudgetMode::kFixed) check_ratio("speculation.row_budget fixed:", budget.ratio);
+  if (budget.ratios.empty()) {
+    fail(ErrorCode::kInvalidArgument, "speculation.row_budget_ratios is empty, expected shares of the rows");
+  }
+  for (std::size_t i = 0; i < budget.ratios.size(); ++i) {
+    check_ratio("speculation.row_budget_ratios:", budget.ratios[i]);
+    if (i > 0 && budget.ratios[i] <= budget.ratios[i - 1]) {
+      fail(ErrorCode::kInvalidArgument, "speculation.row_budget_ratios: ", budget.ratios[i], " after ",
+           budget.ratios[i - 1], ", expected ascending shares");
+    }
+  }
+  if (!(budget.min_saving >= 0 && budget.min_saving < 1)) {
+    fail(ErrorCode::kInvalidArgument, "speculation.row_budget_min_saving is ", budget.min_saving,
+         ", expected at least 0 and less than 1");
+  }
+  if (!(budget.profile_seconds > 0 && budget.profile_seconds <= 3600)) {
+    fail(ErrorCode::kInvalidArgument, "speculation.profile_seconds is ", budget.profile_seconds,
+         ", expected more than 0 and at most 3600");
+  }
+}
 
 void check_tree_widths(const std::vector<int>& widths) {
   constexpr const char* kOption = "speculation.drafter.tree_widths";
@@ -99,6 +165,7 @@ void check_context(const DrafterConfig& drafter) {
 
 void check_speculation(const SpeculationConfig& speculation) {
   constexpr std::int64_t kMany = std::numeric_limits<int>::max();
+  check_budget(speculation.budget);
   if (speculation.max_draft_tokens) {
     check_range("speculation.max_draft_tokens", *speculation.max_draft_tokens, 1, kMaxDraftTokens);
   }
@@ -165,6 +232,11 @@ std::string EngineConfig::to_json() const {
       {"window", speculation.drafter.window},
       {"sinks", speculation.drafter.sinks},
       {"rebase_positions", speculation.drafter.rebase_positions},
+      {"row_budget", speculation.budget.mode_text()},
+      {"row_budget_objective", speculation.budget.objective_text()},
+      {"row_budget_ratios", speculation.budget.ratios},
+      {"row_budget_min_saving", speculation.budget.min_saving},
+      {"profile_seconds", speculation.budget.profile_seconds},
       {"max_draft_tokens", speculation.max_draft_tokens ? nlohmann::ordered_json(*speculation.max_draft_tokens)
                                                         : nlohmann::ordered_json("auto")}};
   // A path need not be UTF-8; a form that can be printed is worth more than an exception.
@@ -183,6 +255,7 @@ EngineConfig EngineConfig::from_json(const std::string& text) {
     return [&](const auto& v, const auto& o) { field = get<std::string>(v, o); };
   };
   DrafterConfig parsed;
+  BudgetConfig& budget = config.speculation.budget;
   const std::vector<std::pair<std::string, Setter>> speculation = {
       {"drafter", [&](const auto& v, const auto& o) { parsed = DrafterConfig::parse(get<std::string>(v, o)); }},
       {"ngram_min", integer(config.speculation.drafter.ngram_min)},
@@ -199,6 +272,17 @@ EngineConfig EngineConfig::from_json(const std::string& text) {
          config.speculation.drafter.tree_widths = std::move(widths);
        }},
       {"coupled", [&](const auto& v, const auto& o) { config.speculation.drafter.coupled = get<bool>(v, o); }},
+      {"row_budget", [&](const auto& v, const auto& o) { budget.set_mode(get<std::string>(v, o)); }},
+      {"row_budget_objective", [&](const auto& v, const auto& o) { budget.set_objective(get<std::string>(v, o)); }},
+      {"row_budget_ratios",
+       [&](const auto& v, const auto& o) {
+         if (!v.is_array()) fail(ErrorCode::kInvalidArgument, "option ", o, ": ", v.dump(), " is of the wrong type");
+         std::vector<double> ratios;
+         for (const auto& ratio : v) ratios.push_back(get<double>(ratio, o));
+         budget.ratios = std::move(ratios);
+       }},
+      {"row_budget_min_saving", [&](const auto& v, const auto& o) { budget.min_saving = get<double>(v, o); }},
+      {"profile_seconds", [&](const auto& v, const auto& o) { budget.profile_seconds = get<double>(v, o); }},
       {"max_draft_tokens", [&](const auto& v, const auto& o) {
          if (v != "auto") config.speculation.max_draft_tokens = get<int>(v, o);
        }}};

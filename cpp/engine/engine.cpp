@@ -27,6 +27,9 @@ StepReport Engine::step() {
 std::vector<Output> Engine::generate(const std::vector<Request>& requests, const OutputCallback& callback) {
   return core_->generate(requests, callback);
 }
+CostProfile Engine::profile() {
+  return core_->profile();
+}
 EngineStats Engine::stats() const {
   return core_->stats();
 }

@@ -147,7 +147,7 @@ void EngineCore::build(const RowLimits& rows, const MemoryPlan& plan) {
   }
   scheduler_ = std::make_unique<Scheduler>(limits, *kv_);
   runner_ = std::make_unique<StepRunner>(backend, *target_, *target_kv_, *kv_, *scheduler_, parts_.drafter.get(),
-                                         rows.pass, graph_limits(parts_.model.num_layers));
+                                         config_.speculation.budget, rows.pass, graph_limits(parts_.model.num_layers));
 }
 
 void EngineCore::fill_info(const MemoryRequest& request, const MemoryPlan& plan) {

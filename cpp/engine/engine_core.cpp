@@ -73,6 +73,7 @@ EngineCore::EngineCore(const EngineConfig& config, EngineParts parts)
   config_.validate();
   parts_.backend.ops = std::make_unique<OperationClock>(std::move(parts_.backend.ops), operation_seconds_);
   plan_memory_and_build();
+  prepare_costs();
 }
 
 EngineCore::~EngineCore() = default;
@@ -220,6 +221,18 @@ void EngineCore::record_graphs(int max_sequences) {
   check_alive();
   runner_->record_graphs(std::min(max_sequences, config_.max_num_seqs));
   publish_stats();
+}
+
+CostProfile EngineCore::profile() {
+  const Turn turn(stepping_);
+  check_alive();
+  if (parts_.drafter == nullptr) {
+    fail(ErrorCode::kInvalidArgument, "costs are measured for the row budget, which needs a drafter: configure one");
+  }
+  if (has_work() || scheduler_->has_work()) {
+    fail(ErrorCode::kInvalidArgument, "costs are measured while no request runs or waits");
+  }
+  return measure_costs();
 }
 
 StepReport EngineCore::step() {

@@ -14,6 +14,8 @@
 #include "backend/backend.h"
 #include "draft/drafter.h"
 #include "draft/drafter_factory.h"
+#include "engine/cost_cache.h"
+#include "engine/cost_profile.h"
 #include "engine/scheduler.h"
 #include "engine/step_runner.h"
 #include "memory/kv_pool.h"
@@ -33,7 +35,8 @@ struct EngineParts {
   Weights weights;
   std::shared_ptr<const Tokenizer> tokenizer;  // may be null
   std::optional<DraftModel> draft_model;
-  std::unique_ptr<Drafter> drafter;  // used instead of the configured one when set
+  std::unique_ptr<Drafter> drafter;     // used instead of the configured one when set
+  std::optional<CostParameters> costs;  // used instead of measured ones when set
 };
 
 class EngineCore {
@@ -53,6 +56,7 @@ class EngineCore {
   void reset_stats();
   void start_trace();
   StepTrace stop_trace(int max_steps);
+  CostProfile profile();
   const EngineInfo& info() const { return info_; }
   const EngineConfig& config() const { return config_; }
   std::shared_ptr<const Tokenizer> tokenizer() const { return parts_.tokenizer; }
@@ -91,6 +95,13 @@ class EngineCore {
   std::vector<int> hidden_layers() const;
   MemoryRequest memory_request(const RowLimits& rows) const;
   void build(const RowLimits& rows, const MemoryPlan& plan);
+  /// Gives the row budget its costs: from the cache, else measured.
+  void prepare_costs();
+  CostProfile measure_costs();
+  CostProfiler make_profiler();
+  /// Passes that were only measured are no statistics.
+  void forget_measurements();
+  CostCache cost_cache() const;
   void fill_info(const MemoryRequest& request, const MemoryPlan& plan);
   std::shared_ptr<RequestState> make_request_state(const Request& request) const;
   std::vector<TokenId> prompt_tokens(const Request& request) const;

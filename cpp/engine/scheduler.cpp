@@ -38,7 +38,7 @@ Scheduler::Rows Scheduler::divide_rows() const {
 
 int Scheduler::wanted_drafts(const Sequence& sequence) const {
   // A drafted token after the last allowed one would be verified for nothing; the bonus token takes its place.
-  if (sequence.num_remaining() <= 1) return 0;
+  if (sequence.num_remaining() <= 1 || !sequence.drafting.drafts) return 0;
   return std::min(limits_.max_tree_nodes, sequence.request().max_drafted);
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backend/params.h"
+#include "budget/draft_switch.h"
 #include "engine/output_text.h"
 #include "engine/token_history.h"
 #include "step/acceptance.h"
@@ -64,6 +65,7 @@ class Sequence {
   Output take_output(FinishReason finish);
 
   OutputStats stats;
+  DraftRecord drafting;  // the row budget's
   std::string error;
 
  private:

@@ -18,6 +18,25 @@ double share(double part, double whole) {
   return whole > 0 ? 100.0 * part / whole : 0.0;
 }
 
+std::string budget_text(const BudgetStats& budget) {
+  std::ostringstream text;
+  text << std::fixed << std::setprecision(2) << "row budget: steps by share of rows kept";
+  for (const RatioCount& count : budget.ratios) text << " " << count.ratio << ": " << count.steps;
+  text << "; undrafted steps " << budget.steps_undrafted << ", passes " << budget.passes_undrafted << ", probes "
+       << budget.probe_steps << ", verified in full for calibration " << budget.full_steps << "\n";
+  if (budget.predicted_steps > 0) {
+    const auto steps = static_cast<double>(budget.predicted_steps);
+    text << "cost model: " << 1e3 * budget.predicted_seconds / steps << " ms a decoding step predicted, "
+         << 1e3 * budget.measured_seconds / steps << " measured, off by "
+         << share(budget.error_seconds, budget.measured_seconds) << "% in the mean\n";
+  }
+  if (!budget.reliability.empty()) {
+    text << "expected calibration error " << 100 * budget.calibration_error << "%, of the raw confidence "
+         << 100 * budget.raw_calibration_error << "%\n";
+  }
+  return text.str();
+}
+
 }  // namespace
 
 std::string EngineStats::to_string() const {
@@ -36,6 +55,7 @@ std::string EngineStats::to_string() const {
     }
     text << "\n";
   }
+  if (!budget.ratios.empty() || budget.steps_undrafted > 0) text << budget_text(budget);
   text << "seconds " << step_seconds << ": plan " << plan_seconds << ", draft " << draft_seconds << ", budget "
        << budget_seconds << ", verify " << verify_seconds << ", accept " << accept_seconds << ", commit "
        << commit_seconds << ", emit " << emit_seconds << "; outside operations "

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "budget/cost_model.h"
 #include "engine/sequence.h"
 #include "memory/paged_kv_cache.h"
 #include "step/acceptance.h"
@@ -22,6 +23,11 @@ struct Step {
   std::vector<TokenTree> trees;
   int num_rows = 0;  // of the pass, padding not counted
   std::int64_t num_drafted = 0;
+  Clock::time_point started;  // its plan
+  double draft_seconds = 0;   // of the host
+  StepLoad load;              // what its cost depends on, and what the cost model says; of a row budget only
+  double predicted_milliseconds = 0;
+  double seconds = 0;     // that it took, see StepRunner::note_times; from accept on
   bool is_ahead = false;  // launched before the step before it was reported
   // From collect on.
   std::vector<Acceptance> acceptances;

@@ -7,7 +7,6 @@
 
 #include "base/check.h"
 #include "base/log.h"
-#include "budget/row_budget.h"
 #include "engine/step_count.h"
 #include "verify/batch.h"
 
@@ -31,7 +30,8 @@ class Stopwatch {
 }  // namespace
 
 StepRunner::StepRunner(Backend& backend, Transformer& target, KvPool& target_kv, PagedKvCache& kv, Scheduler& scheduler,
-                       Drafter* drafter, const PassLimits& limits, const GraphLimits& graphs)
+                       Drafter* drafter, const BudgetConfig& budget, const PassLimits& limits,
+                       const GraphLimits& graphs)
     : backend_(backend),
       target_(target),
       target_kv_(target_kv),
@@ -40,7 +40,9 @@ StepRunner::StepRunner(Backend& backend, Transformer& target, KvPool& target_kv,
       drafter_(drafter),
       keeps_hidden_(drafter != nullptr && !drafter->needs().hidden_layers.empty()),
       launches_ahead_(backend.device->is_asynchronous()),
-      passes_(backend, target, target_kv, limits, kv.padding_slot(), graphs) {}
+      passes_(backend, target, target_kv, limits, kv.padding_slot(), graphs),
+      budget_(drafter == nullptr ? BudgetConfig{.mode = RowBudgetMode::kOff} : budget,
+              backend.device->has_graphs() ? limits.max_rows : 0) {}
 
 StepRunner::~StepRunner() {
   if (in_flight_ == nullptr) return;
@@ -100,6 +102,7 @@ Step& StepRunner::collect() {
     throw;
   }
   in_flight_ = nullptr;
+  budget_.observe(step, step.seconds);
   observe(step);
   retire(step);
   return step;
@@ -147,9 +150,12 @@ void StepRunner::drop(SeqId seq) {
 
 void StepRunner::plan(Step& step) {
   Stopwatch watch(stats_.plan_seconds);
+  step.started = Clock::now();
+  budget_.decide(scheduler_.running_sequences(), kv_);
   step.plan = scheduler_.plan();
   step.num_rows = 0;
   step.num_drafted = 0;
+  step.draft_seconds = 0;
   step.is_ahead = false;
   stats_.preemptions += static_cast<std::int64_t>(step.plan.preempted.size());
   if (drafter_ == nullptr) return;
@@ -159,6 +165,7 @@ void StepRunner::plan(Step& step) {
 
 void StepRunner::draft(Step& step) {
   Stopwatch watch(stats_.draft_seconds);
+  Stopwatch own(step.draft_seconds);
   step.trees.resize(step.plan.sequences.size(), TokenTree(0));
   std::vector<DraftRequest> requests;
   std::vector<int> planned_index;
@@ -206,9 +213,9 @@ void StepRunner::forget_drafts(std::span<const SequencePlan> planned) {
 }
 
 void StepRunner::verify(Step& step) {
-  if (step.num_drafted > 0) {
+  {
     Stopwatch watch(stats_.budget_seconds);
-    keep_best_rows(step.trees, step.plan.max_drafted_rows);
+    budget_.cut(step);
   }
   Matrix logits;
   {
@@ -246,7 +253,7 @@ void StepRunner::accept(Step& step) {
   if (std::any_of(planned.begin(), planned.end(), [](const SequencePlan& sequence) { return sequence.samples; })) {
     walks_.wait(*backend_.ops);
   }
-  note_times(step);
+  step.seconds = note_times(step);
   int walk = 0;
   for (int i = 0; i < step.size(); ++i) {
     step.acceptances[i].clear();
@@ -330,16 +337,22 @@ void StepRunner::retire(Step& step) {
   }
 }
 
-void StepRunner::note_times(const Step& step) {
-  tokens_known_ = Clock::now();
+double StepRunner::note_times(const Step& step) {
+  const Clock::time_point before = std::exchange(tokens_known_, Clock::now());
+  const std::int64_t end_before = last_end_;
   const DeviceTimes times = backend_.device->times();
-  // A pass that was not replayed notes no begin, and before a step that waited for its caller the device may well idle.
-  if (step.is_ahead && last_end_ > 0 && times.begin > last_end_) {
+  last_end_ = times.end;
+  // Before a step that waited for its caller the device may well idle, and only its own clock knows of a caller's
+  // pause.
+  if (!step.is_ahead) return std::chrono::duration<double>(tokens_known_ - step.started).count();
+  if (end_before == 0 || times.end <= end_before) return std::chrono::duration<double>(tokens_known_ - before).count();
+  // A pass that was not replayed notes no begin.
+  if (times.begin > end_before) {
     ++stats_.timed_steps;
-    stats_.device_idle_seconds += 1e-9 * static_cast<double>(times.begin - last_end_);
+    stats_.device_idle_seconds += 1e-9 * static_cast<double>(times.begin - end_before);
     stats_.device_busy_seconds += 1e-9 * static_cast<double>(times.end - times.begin);
   }
-  last_end_ = times.end;
+  return 1e-9 * static_cast<double>(times.end - end_before);
 }
 
 void StepRunner::truncate(SeqId seq, int length) {
@@ -368,6 +381,7 @@ EngineStats StepRunner::stats() const {
   EngineStats stats = stats_;
   const GraphUse target = passes_.graphs();
   const GraphUse draft = drafter_ == nullptr ? GraphUse{} : drafter_->graphs();
+  stats.budget = budget_.stats();
   stats.graph_replays = target.replays - graphs_before_.replays;
   stats.graph_captures = target.captures - graphs_before_.captures;
   stats.graph_eager_passes = target.eager_passes - graphs_before_.eager_passes;
@@ -379,6 +393,7 @@ EngineStats StepRunner::stats() const {
 
 void StepRunner::reset_stats() {
   stats_ = {};
+  budget_.reset_stats();
   graphs_before_ = passes_.graphs();
 }
 

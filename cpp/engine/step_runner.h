@@ -15,6 +15,7 @@
 #include "draft/drafter.h"
 #include "engine/scheduler.h"
 #include "engine/step.h"
+#include "engine/step_budget.h"
 #include "memory/kv_pool.h"
 #include "memory/paged_kv_cache.h"
 #include "model/pass_runner.h"
@@ -28,7 +29,7 @@ class StepRunner {
   /// @param drafter may be null: plain decoding.
   /// @param graphs of the target's passes.
   StepRunner(Backend& backend, Transformer& target, KvPool& target_kv, PagedKvCache& kv, Scheduler& scheduler,
-             Drafter* drafter, const PassLimits& limits, const GraphLimits& graphs);
+             Drafter* drafter, const BudgetConfig& budget, const PassLimits& limits, const GraphLimits& graphs);
   /// Waits for a step in flight, whose results nobody will read.
   ~StepRunner();
   StepRunner(const StepRunner&) = delete;
@@ -50,6 +51,10 @@ class StepRunner {
 
   EngineStats stats() const;
   void reset_stats();
+
+  /// For measuring passes between steps, none in flight.
+  PassRunner& passes() { return passes_; }
+  StepBudget& budget() { return budget_; }
 
  private:
   /// Plans a step and issues it as far as the draws; false when there is nothing to do.
@@ -74,8 +79,9 @@ class StepRunner {
   void observe(const Step& step);
   /// Takes sequences that ended out of every owner of their state, so that the next plan has their place.
   void retire(Step& step);
-  /// Adds the device's and the host's time between two steps.
-  void note_times(const Step& step);
+  /// Adds the device's and the host's time between two steps. @returns seconds of this one, from the tokens of the one
+  /// before or from its own plan on.
+  double note_times(const Step& step);
 
   Backend& backend_;
   Transformer& target_;
@@ -86,6 +92,7 @@ class StepRunner {
   const bool keeps_hidden_;  // the drafter reads hidden states of every pass
   const bool launches_ahead_;
   PassRunner passes_;
+  StepBudget budget_;
   TreeWalks walks_;  // of the step in flight
   RowBatch batch_;
   std::array<Step, 2> steps_;  // the one in flight and the one being reported, in turn

@@ -41,9 +41,31 @@ rebase_positions: whether the sinks take the positions just before the window)")
 
 drafter: DrafterConfig
 max_draft_tokens: tokens a drafter may propose for one sequence and step; None = 8, or the whole tree or
-    block with longspec and dflash)");
+    block with longspec and dflash
+row_budget: drafted tokens that are verified: "off" (all), "fixed:RHO" (a share of the rows, 0 < RHO <= 1), or "auto":
+    what gives most tokens for its time, and nothing where drafting does not pay
+row_budget_objective: of "auto": "throughput", or "paper": without the token that every sequence gets anyway
+row_budget_ratios: of "auto": shares to choose from, ascending
+row_budget_min_saving: of "auto": what a change must gain, 0.03 = 3 %
+profile_seconds: of "auto": time to measure what steps cost, at most, unless an earlier start has)");
+  using Config = SpeculationConfig;
   speculation.field("drafter", &SpeculationConfig::drafter, "DrafterConfig")
       .field("max_draft_tokens", &SpeculationConfig::max_draft_tokens, "int or None")
+      .property(
+          "row_budget", "str", [](const Config& self) { return self.budget.mode_text(); },
+          [](Config& self, const py::object& value) { self.budget.set_mode(from_python<std::string>(value)); })
+      .property(
+          "row_budget_objective", "str", [](const Config& self) { return self.budget.objective_text(); },
+          [](Config& self, const py::object& value) { self.budget.set_objective(from_python<std::string>(value)); })
+      .property(
+          "row_budget_ratios", "list of float", [](const Config& self) { return self.budget.ratios; },
+          [](Config& self, const py::object& value) { self.budget.ratios = from_python<std::vector<double>>(value); })
+      .property(
+          "row_budget_min_saving", "float", [](const Config& self) { return self.budget.min_saving; },
+          [](Config& self, const py::object& value) { self.budget.min_saving = from_python<double>(value); })
+      .property(
+          "profile_seconds", "float", [](const Config& self) { return self.budget.profile_seconds; },
+          [](Config& self, const py::object& value) { self.budget.profile_seconds = from_python<double>(value); })
       .finish_options();
   speculation.python_class().def_property_readonly("enabled", &SpeculationConfig::enabled,
                                                    "True when a drafter is configured.");

@@ -63,10 +63,48 @@ num_rows: rows that the target computed)");
       .finish_results();
 }
 
+void bind_budget_stats(py::module_& module) {
+  Record<ReliabilityBin> bin(module, "ReliabilityBin", R"(Predictions of about equal chance, and what came of them.
+
+predicted: their mean chance; observed: the share that was accepted)");
+  bin.readonly("predicted", &ReliabilityBin::predicted)
+      .readonly("observed", &ReliabilityBin::observed)
+      .readonly("count", &ReliabilityBin::count)
+      .finish_results();
+
+  Record<RatioCount> ratio(module, "RatioCount", "In how many steps the row budget kept this share of the rows.");
+  ratio.readonly("ratio", &RatioCount::ratio).readonly("steps", &RatioCount::steps).finish_results();
+
+  Record<BudgetStats> budget(module, "BudgetStats", R"(What the row budget did.
+
+Rows offered, kept and accepted are drafted_tokens, verified_tokens and accepted_tokens of EngineStats.
+ratios: list of RatioCount, over steps that had drafted rows
+steps_undrafted, passes_undrafted: decoding steps, and passes of sequences, without a draft because it does not pay
+predicted_seconds, measured_seconds, error_seconds: of predicted_steps: what the cost model said, what they took, and
+    the sum of the differences' sizes
+reliability, raw_reliability: chances of acceptance against what came, fitted and by the drafter's own confidence;
+    calibration_error, raw_calibration_error: their expected calibration errors)");
+  budget.readonly("ratios", &BudgetStats::ratios)
+      .readonly("steps_undrafted", &BudgetStats::steps_undrafted)
+      .readonly("passes_undrafted", &BudgetStats::passes_undrafted)
+      .readonly("probe_steps", &BudgetStats::probe_steps)
+      .readonly("full_steps", &BudgetStats::full_steps)
+      .readonly("predicted_steps", &BudgetStats::predicted_steps)
+      .readonly("predicted_seconds", &BudgetStats::predicted_seconds)
+      .readonly("measured_seconds", &BudgetStats::measured_seconds)
+      .readonly("error_seconds", &BudgetStats::error_seconds)
+      .readonly("reliability", &BudgetStats::reliability)
+      .readonly("raw_reliability", &BudgetStats::raw_reliability)
+      .readonly("calibration_error", &BudgetStats::calibration_error)
+      .readonly("raw_calibration_error", &BudgetStats::raw_calibration_error)
+      .finish_results();
+}
+
 void bind_stats(py::module_& module) {
   Record<EngineStats> stats(module, "EngineStats", R"(Totals since the engine was made or reset_stats() was called.
 
 acceptance_length: committed tokens per sequence and decoding pass, bonus token included, prompt passes excluded.
+budget: BudgetStats, of the row budget.
 *_seconds: time by verb; operation_seconds is the part inside backend operations.
 graph*: passes that a GPU recorded and replays; graph_bytes is the GPU memory that the recordings take.
 steps_ahead: steps launched on a GPU before the report of the one before was made; turnaround_seconds is the host's time
@@ -85,6 +123,7 @@ str() gives a few lines for people.)");
       .readonly("offered_by_position", &EngineStats::offered_by_position)
       .readonly("accepted_by_position", &EngineStats::accepted_by_position)
       .computed("acceptance_length", &EngineStats::acceptance_length)
+      .readonly("budget", &EngineStats::budget)
       .readonly("preemptions", &EngineStats::preemptions)
       .readonly("draft_failures", &EngineStats::draft_failures)
       .readonly("graph_replays", &EngineStats::graph_replays)
@@ -178,6 +217,7 @@ longest first. str() gives a table for people.)");
 void bind_results(py::module_& module) {
   bind_trace(module);
   bind_output(module);
+  bind_budget_stats(module);
   bind_stats(module);
   bind_info(module);
 }

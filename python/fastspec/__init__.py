@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from fastspec._fastspec import (
+    BudgetStats,
     DrafterConfig,
     Engine,
     EngineConfig,
@@ -17,6 +18,8 @@ from fastspec._fastspec import (
     Output,
     OutputStats,
     PositionLogprobs,
+    RatioCount,
+    ReliabilityBin,
     Request,
     RequestSpeculation,
     SamplingParams,
@@ -45,6 +48,7 @@ from fastspec.outputs import CompletionOutput, FinishReason, Guarantee, RequestO
 
 __all__ = [
     "LLM",
+    "BudgetStats",
     "CompletionOutput",
     "DeviceFailureError",
     "DrafterConfig",
@@ -63,6 +67,8 @@ __all__ = [
     "Output",
     "OutputStats",
     "PositionLogprobs",
+    "RatioCount",
+    "ReliabilityBin",
     "Request",
     "RequestOutput",
     "RequestSpeculation",

@@ -1,4 +1,5 @@
-"""`python -m fastspec`: what the command line program cannot do: any chat template, hub names, GGUF, training."""
+"""`python -m fastspec`: what the command line program cannot do: any chat template, hub names, GGUF, training,
+curves of costs."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import json
 import sys
 from typing import Any, TextIO
 
-from fastspec import LLM, FastSpecError, FinishReason, InvalidArgumentError, SamplingParams, hub
+from fastspec import LLM, FastSpecError, FinishReason, InvalidArgumentError, SamplingParams, hub, profile_plot
 from fastspec.train import cli as training
 
 
@@ -65,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     fetch.set_defaults(run=_fetch)
 
     training.add_commands(commands)
+    profile_plot.add_commands(commands)
     return parser
 
 

@@ -34,11 +34,12 @@ Prompt = str | TokenIds
 Message = Mapping[str, Any]
 
 _OWN_ARGUMENTS = ("model", "dtype", "device", "speculation")
+_SPECULATION_OPTIONS = ("max_draft_tokens", "row_budget", "row_budget_objective", "profile_seconds")
 
 
 def engine_option_names() -> list[str]:
     """Names that LLM() takes as engine options."""
-    return [*(name for name in EngineConfig._fields if name not in _OWN_ARGUMENTS), "max_draft_tokens"]
+    return [*(name for name in EngineConfig._fields if name not in _OWN_ARGUMENTS), *_SPECULATION_OPTIONS]
 
 
 class LLM:
@@ -69,8 +70,10 @@ class LLM:
             device: "cpu", "cuda:N", or "cpu:reference" for the slow path whose results do not depend on the batch.
             progress: show a progress bar where loading takes longer than a second; None = if stderr is a terminal.
             **engine_options: max_model_len, max_num_seqs, max_batch_rows, page_size, gpu_memory_utilization,
-                kv_cache_bytes, num_threads (see EngineConfig) and max_draft_tokens (tokens a drafter may propose for
-                one sequence and step; by default 8, or the whole tree or block of longspec and dflash).
+                kv_cache_bytes, num_threads (see EngineConfig), max_draft_tokens (tokens a drafter may propose for
+                one sequence and step; by default 8, or the whole tree or block of longspec and dflash), row_budget ("off", "auto" or
+                "fixed:RHO": how many of them are verified), row_budget_objective ("throughput" or "paper") and
+                profile_seconds (see SpeculationConfig).
 
         Raises:
             TypeError: an unknown option.
@@ -82,10 +85,10 @@ class LLM:
         if unknown:
             raise TypeError(f"LLM() has no option '{unknown[0]}'; possible: {', '.join(engine_option_names())}")
         speculation = SpeculationConfig(drafter=hub.resolve_drafter(drafter))
-        if "max_draft_tokens" in engine_options:
+        for name in [name for name in _SPECULATION_OPTIONS if name in engine_options]:
             if not speculation.enabled:
-                raise InvalidArgumentError("max_draft_tokens has no effect without a drafter")
-            speculation.max_draft_tokens = engine_options.pop("max_draft_tokens")
+                raise InvalidArgumentError(f"{name} has no effect without a drafter")
+            setattr(speculation, name, engine_options.pop(name))
         self._directory = hub.resolve_model(model)
         config = EngineConfig(
             model=str(self._directory),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import json
 import os
@@ -15,6 +16,10 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+
+# What engines measure about themselves is kept for the session, not beside the user's.
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="fastspec-cache-")
+atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 
 GPU = pytest.param("cuda:0", marks=pytest.mark.gpu)  # a device to parametrise with
 

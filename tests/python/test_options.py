@@ -30,6 +30,10 @@ def test_unknown_engine_option_names_itself_and_the_possible_ones(tiny_model_dir
         ({"drafter": "oracle"}, "oracle"),
         ({"max_draft_tokens": 4}, "max_draft_tokens"),
         ({"drafter": "ngram", "max_draft_tokens": 0}, "max_draft_tokens"),
+        ({"row_budget": "off"}, "row_budget"),
+        ({"drafter": "ngram", "row_budget": "fixed:2"}, "fixed:RHO"),
+        ({"drafter": "ngram", "row_budget_objective": "speed"}, "throughput or paper"),
+        ({"drafter": "ngram", "profile_seconds": 0.0}, "profile_seconds"),
         ({"drafter": DrafterConfig(kind="ngram", ngram_min=5, ngram_max=2)}, "ngram"),
     ],
 )

@@ -49,6 +49,7 @@ std::unique_ptr<EngineCore> make_engine(HarnessOptions options) {
   config.page_size = options.page_size;
   config.speculation.drafter = options.drafter;
   config.speculation.max_draft_tokens = options.max_draft_tokens;
+  config.speculation.budget = options.budget;
 
   EngineParts parts;
   parts.backend = make_backend(options.device, options.dtype, options.device == "cpu" ? 2 : 1);
@@ -86,6 +87,7 @@ std::unique_ptr<EngineCore> make_engine(HarnessOptions options) {
         static_cast<std::int64_t>(kv_bytes_per_token * options.page_size * (options.num_pages + scratch_pages));
   }
   parts.drafter = std::move(options.own_drafter);
+  parts.costs = options.costs;
   if (options.wrap_ops) parts.backend.ops = options.wrap_ops(std::move(parts.backend.ops));
   return std::make_unique<EngineCore>(config, std::move(parts));
 }

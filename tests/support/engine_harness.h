@@ -32,6 +32,8 @@ struct HarnessOptions {
   std::vector<TokenId> draft_vocabulary;  // of longspec; empty = all
   float draft_noise = 0.05f;
   std::optional<int> max_draft_tokens = 5;
+  BudgetConfig budget;
+  std::optional<CostParameters> costs;  // of kAuto; unset = measured, or what the cache holds
   std::unique_ptr<Drafter> own_drafter;
   /// Wraps the operations: a fault, for instance.
   std::function<std::unique_ptr<Ops>(std::unique_ptr<Ops>)> wrap_ops;

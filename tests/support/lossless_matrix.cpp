@@ -61,6 +61,18 @@ const std::vector<MatrixSetting>& matrix_settings() {
       {MatrixDrafter::kPlantedTree, 0.8},
       {MatrixDrafter::kPlantedTree, 1.0},
       {MatrixDrafter::kAdversarialTree},
+      {MatrixDrafter::kNgram, 0, "auto"},
+      {MatrixDrafter::kStandalone, 0, "auto"},
+      {MatrixDrafter::kLongSpecTree, 0, "auto"},
+      {MatrixDrafter::kPlantedChain, 0.3, "auto"},
+      {MatrixDrafter::kPlantedChain, 0.8, "fixed:0.25"},
+      {MatrixDrafter::kPlantedBlock, 0.8, "auto", BudgetObjective::kPaper},
+      {MatrixDrafter::kPlantedTree, 0.8, "fixed:0.5"},
+      {MatrixDrafter::kPlantedTree, 1.0, "fixed:0.75"},
+      {MatrixDrafter::kPlantedTree, 0.8, "fixed:1"},
+      {MatrixDrafter::kPlantedTree, 0.8, "auto"},
+      {MatrixDrafter::kPlantedTree, 1.0, "auto", BudgetObjective::kPaper},
+      {MatrixDrafter::kAdversarialTree, 0, "auto"},
   };
   return kSettings;
 }
@@ -68,6 +80,10 @@ const std::vector<MatrixSetting>& matrix_settings() {
 HarnessOptions matrix_options(const MatrixSetting& setting, const std::vector<Request>& requests, const Outputs& plain,
                               Coverage* coverage) {
   HarnessOptions options;
+  options.budget.set_mode(setting.row_budget);
+  options.budget.objective = setting.objective;
+  // Every row has its price, so that it matters which are verified. Steps that are measured correct this.
+  options.costs = CostParameters{.linear = {{1, 256}, {0.1, 10}}, .per_key = 1e-5, .draft = {{1, 8}, {0.05, 0.1}}};
   const auto plant = [&](TreeShape shape, bool knows) {
     options.own_drafter = std::make_unique<PlantedDrafter>(
         knows ? truths_of(requests, plain) : std::map<std::pair<std::uint64_t, std::uint32_t>, std::vector<TokenId>>{},
@@ -235,6 +251,8 @@ std::string describe(const MatrixCase& matrix_case, float temperature, bool pena
   std::ostringstream text;
   text << kDrafters[static_cast<int>(matrix_case.setting.drafter)] << " p " << matrix_case.setting.probability
        << ", batch " << matrix_case.batch << ", T " << temperature << (penalties ? ", penalties" : "")
+       << ", row budget " << matrix_case.setting.row_budget
+       << (matrix_case.setting.objective == BudgetObjective::kPaper ? " (paper)" : "")
        << kNames[static_cast<int>(matrix_case.disturbance)];
   return text.str();
 }
@@ -249,6 +267,12 @@ void MatrixReach::add(const MatrixCase& matrix_case, const MatrixRun& run) {
   truncations_ += run.truncations;
   if (matrix_case.disturbance == Disturbance::kPreemption) preemptions_ += run.stats.preemptions;
   if (matrix_case.disturbance != Disturbance::kNone) return;
+  if (std::string(matrix_case.setting.row_budget) != "off") {
+    cut_rows_ += run.stats.drafted_tokens - run.stats.verified_tokens;
+    passes_undrafted_ += run.stats.budget.passes_undrafted;
+    cut_accepted_ += run.stats.accepted_tokens;
+    return;
+  }
   if (matrix_case.setting.drafter == MatrixDrafter::kStandalone) accepted_standalone_ += run.stats.accepted_tokens;
   if (matrix_case.setting.drafter == MatrixDrafter::kNgram) accepted_ngram_ += run.stats.accepted_tokens;
   if (matrix_case.setting.drafter == MatrixDrafter::kLongSpecChain)
@@ -274,6 +298,9 @@ void MatrixReach::merge(const MatrixReach& other) {
   accepted_dflash_ += other.accepted_dflash_;
   accepted_dflash_window_ += other.accepted_dflash_window_;
   preemptions_ += other.preemptions_;
+  cut_rows_ += other.cut_rows_;
+  passes_undrafted_ += other.passes_undrafted_;
+  cut_accepted_ += other.cut_accepted_;
   truncations_ += other.truncations_;
 }
 
@@ -294,6 +321,9 @@ std::string MatrixReach::missing(int batch) const {
   more_than(accepted_longspec_tree_, accepted_longspec_chain_, "accepted tokens of LongSpec's trees");
   more_than(accepted_dflash_, 20, "accepted tokens of DFlash's blocks");
   more_than(accepted_dflash_window_, 20, "accepted tokens of DFlash's blocks over a window");
+  more_than(cut_rows_, 1000, "rows cut by a row budget");
+  more_than(passes_undrafted_, 100, "passes that a row budget let nobody draft for");
+  more_than(cut_accepted_, 1000, "accepted tokens under a row budget");
   if (batch >= 3) more_than(preemptions_, 20, "preemptions");
   all_of(trees_.accepted_lengths, 0, 4, "accepted lengths of trees");
   all_of(chains_.accepted_lengths, 0, 6, "accepted lengths of chains");

@@ -36,9 +36,11 @@ enum class MatrixDrafter {
 struct MatrixSetting {
   MatrixDrafter drafter = MatrixDrafter::kNone;
   double probability = 0.8;  // planted: that the true token is offered
+  const char* row_budget = "off";
+  BudgetObjective objective = BudgetObjective::kThroughput;
 };
 
-/// Every drafter of the matrix.
+/// Every drafter of the matrix, and every mode and objective of the row budget.
 const std::vector<MatrixSetting>& matrix_settings();
 
 /// How a case disturbs its engine.
@@ -106,6 +108,9 @@ class MatrixReach {
   std::int64_t accepted_dflash_ = 0;
   std::int64_t accepted_dflash_window_ = 0;
   std::int64_t preemptions_ = 0;
+  std::int64_t cut_rows_ = 0;          // drafted and not verified, by a row budget where nothing else forces a cut
+  std::int64_t passes_undrafted_ = 0;  // of sequences that it did not let draft
+  std::int64_t cut_accepted_ = 0;      // accepted all the same
   int truncations_ = 0;
 };
 

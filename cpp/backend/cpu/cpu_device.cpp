@@ -60,6 +60,15 @@ std::string group_path() {
 
 }  // namespace
 
+std::string CpuDevice::model_name() const {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t colon = line.find(": ");
+    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return name();
+}
+
 Buffer CpuDevice::allocate(std::size_t bytes, const char* what) {
   if (bytes > kNoLimit / 2) fail(ErrorCode::kOutOfMemory, what, ": ", bytes, " bytes asked for, no machine has them");
   const bool large = bytes >= 2 * kHugePage;

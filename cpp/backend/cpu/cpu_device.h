@@ -11,6 +11,7 @@ namespace fastspec::cpu {
 class CpuDevice final : public Device {
  public:
   std::string name() const override { return "cpu"; }
+  std::string model_name() const override;
   Buffer allocate(std::size_t bytes, const char* what) override;
   Buffer allocate_host(std::size_t bytes, const char* what) override { return allocate(bytes, what); }
   void copy_to_device(void* destination, const void* source, std::size_t bytes) override;

@@ -5,6 +5,12 @@
 
 namespace fastspec::cuda {
 
+std::string CudaDevice::model_name() const {
+  cudaDeviceProp properties;
+  check_cuda(cudaGetDeviceProperties(&properties, context_->ordinal()), "cudaGetDeviceProperties");
+  return properties.name;
+}
+
 void CudaDevice::copy_to_host(void* destination, const void* source, std::size_t bytes) {
   context_->activate();
   if (bytes > 0) {

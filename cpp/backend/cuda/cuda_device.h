@@ -18,6 +18,7 @@ class CudaDevice final : public Device {
   explicit CudaDevice(std::shared_ptr<CudaContext> context) : context_(std::move(context)) {}
 
   std::string name() const override { return "cuda:" + std::to_string(context_->ordinal()); }
+  std::string model_name() const override;
   Buffer allocate(std::size_t bytes, const char* what) override { return context_->allocate(bytes, what); }
   Buffer allocate_host(std::size_t bytes, const char* what) override { return context_->allocate_pinned(bytes, what); }
   /// Asynchronous; `source` may change as soon as this returns.

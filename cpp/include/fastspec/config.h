@@ -28,8 +28,36 @@ struct DrafterConfig {
   std::string to_string() const;
 };
 
+enum class RowBudgetMode {
+  kOff,    // every drafted token is verified, as far as the pass has rows
+  kFixed,  // a fixed share of the rows
+  kAuto    // the share that gives most tokens for its time, by measured costs; none where drafting does not pay
+};
+enum class BudgetObjective {
+  kThroughput,  // expected tokens of the step over its time
+  kPaper        // D-cut's (arXiv 2607.14647): without the token that every sequence gets anyway
+};
+
+/// How many drafted tokens are verified (D-cut). Changes the speed, never the tokens.
+struct BudgetConfig {
+  RowBudgetMode mode = RowBudgetMode::kOff;
+  double ratio = 1;  // kFixed: share of the rows of decoding sequences, roots included; more than 0, at most 1
+  BudgetObjective objective = BudgetObjective::kThroughput;  // kAuto
+  std::vector<double> ratios{0.25, 0.5, 0.75, 1.0};          // kAuto: shares to choose from, ascending
+  double min_saving = 0.03;     // kAuto: what a change from full verification, or of who drafts, must gain; 0.03 = 3 %
+  double profile_seconds = 20;  // kAuto: of the start, at most, to measure costs that are not in the cache
+
+  /// "off", "auto" or "fixed:RHO"; the rest is left as it is. @throws Error(kInvalidArgument) naming what is possible.
+  void set_mode(const std::string& text);
+  std::string mode_text() const;
+  /// "throughput" or "paper". @throws Error(kInvalidArgument).
+  void set_objective(const std::string& text);
+  std::string objective_text() const;
+};
+
 struct SpeculationConfig {
   DrafterConfig drafter;
+  BudgetConfig budget;
   /// Tokens a drafter may propose for one sequence and step; unset = 8, or the whole tree or block with longspec
   /// and dflash.
   std::optional<int> max_draft_tokens;

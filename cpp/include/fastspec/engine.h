@@ -2,6 +2,7 @@
 #pragma once
 
 #include <fastspec/config.h>
+#include <fastspec/cost_profile.h>
 #include <fastspec/error.h>
 #include <fastspec/request.h>
 #include <fastspec/step_trace.h>
@@ -18,6 +19,35 @@
 
 namespace fastspec {
 
+/// Predictions of about equal chance, and what came of them.
+struct ReliabilityBin {
+  double predicted = 0;  // mean chance
+  double observed = 0;   // share accepted
+  std::int64_t count = 0;
+};
+
+/// How often the row budget kept this share of the rows.
+struct RatioCount {
+  double ratio = 0;
+  std::int64_t steps = 0;
+};
+
+/// What the row budget did. Rows offered, kept and accepted are drafted_tokens, verified_tokens and accepted_tokens of
+/// the engine.
+struct BudgetStats {
+  std::vector<RatioCount> ratios;     // of steps that had drafted rows
+  std::int64_t steps_undrafted = 0;   // decoding steps in which the budget let nobody draft
+  std::int64_t passes_undrafted = 0;  // decoding passes of sequences that it did not let draft
+  std::int64_t probe_steps = 0;       // steps in which all drafted, to see whether it pays again
+  std::int64_t full_steps = 0;        // verified in full, for calibration
+  /// Of decoding steps: what the cost model said, what they took, and the sum of the differences' sizes.
+  std::int64_t predicted_steps = 0;
+  double predicted_seconds = 0, measured_seconds = 0, error_seconds = 0;
+  /// Chances of acceptance against what came: fitted, and the drafter's confidence as it is. Over the latest tokens.
+  std::vector<ReliabilityBin> reliability, raw_reliability;
+  double calibration_error = 0, raw_calibration_error = 0;  // expected, 15 bins of equal mass
+};
+
 /// Totals since the engine was made. tau = committed tokens per sequence and decoding pass, bonus included.
 struct EngineStats {
   std::int64_t steps = 0;
@@ -31,6 +61,7 @@ struct EngineStats {
   std::int64_t accepted_tokens = 0;
   std::vector<std::int64_t> offered_by_position;   // [depth] decoding passes that verified a draft at this depth
   std::vector<std::int64_t> accepted_by_position;  // [depth] of these, accepted
+  BudgetStats budget;
   std::int64_t preemptions = 0;
   std::int64_t draft_failures = 0;  // sequences whose drafter state went stale and ran plain until rebuilt
   /// Passes of the target on a device that records them: replayed, recorded and then run, and launched operation by
@@ -130,6 +161,10 @@ class Engine {
   /// Submits all, steps until they are done, returns one whole (not delta) Output a sample, in request and sample
   /// order. Must not be mixed with step() on another thread. The callback sees the deltas as they come.
   std::vector<Output> generate(const std::vector<Request>& requests, const OutputCallback& callback = {});
+
+  /// Measures what steps cost, puts the result into the cache and lets the row budget go by it. Between requests.
+  /// @throws Error(kInvalidArgument) without a drafter or while requests run.
+  CostProfile profile();
 
   EngineStats stats() const;  // safe from any thread
   void reset_stats();

@@ -9,6 +9,8 @@
 #include <limits>
 #include <random>
 
+#include "step/row_tiers.h"
+
 namespace fastspec::test {
 namespace {
 
@@ -182,6 +184,154 @@ TEST(KeepBestRowsTest, LargerBudgetKeepsASuperset) {
       larger = std::move(trees);
     }
   }
+}
+
+// --- shares of the rows ----------------------------------------------------------------------------------------------
+
+TEST(RowsOfShareTest, CountsRootsAndKeepsThemAside) {
+  // 4 sequences with 5 drafted rows each: 24 offered.
+  EXPECT_EQ(rows_of_share(0.25, 4, 20), 2);
+  EXPECT_EQ(rows_of_share(0.5, 4, 20), 8);
+  EXPECT_EQ(rows_of_share(0.75, 4, 20), 14);
+  EXPECT_EQ(rows_of_share(1.0, 4, 20), 20);
+  EXPECT_EQ(rows_of_share(0.26, 4, 20), 3) << "rounded up";
+  EXPECT_EQ(rows_of_share(0.1, 4, 20), 0) << "roots alone are more";
+  EXPECT_EQ(rows_of_share(1.0 / 3, 1, 2), 0) << "a third of three rows is one, whatever the rounding";
+  EXPECT_EQ(rows_of_share(2.0 / 3, 1, 2), 1);
+  EXPECT_EQ(rows_of_share(1.0, 0, 0), 0);
+}
+
+/// A millisecond a row beyond `flat` rows, ten before.
+CostModel hinge(int flat, double per_tile_key = 0) {
+  return CostModel({.rows_per_tile = 2,
+                    .linear = {{1, flat, flat + 1000}, {10, 10, 1010}},
+                    .per_tile_key = per_tile_key,
+                    .per_key = 0.5 * per_tile_key,
+                    .draft = {{1}, {3}}});
+}
+
+struct Offered {
+  std::vector<TokenTree> trees;
+  std::vector<RankedNode> ranking;
+  RowOffer offer;
+};
+
+Offered random_offer(std::mt19937& random, int num_trees, int max_nodes) {
+  Offered result;
+  std::vector<std::vector<float>> survivals;
+  for (int t = 0; t < num_trees; ++t) {
+    result.trees.push_back(random_tree(random, max_nodes));
+    survivals.push_back(survival(result.trees.back()));
+    const bool decodes = result.trees.back().num_drafted() > 0 || random() % 2 == 0;
+    result.offer.sequences.push_back(
+        {decodes ? 1 : 1 + static_cast<int>(random() % 9), static_cast<int>(random() % 100)});
+    result.offer.num_decoding += decodes ? 1 : 0;
+    result.offer.num_drafting += result.trees.back().num_drafted() > 0 ? 1 : 0;
+  }
+  result.ranking = rank_rows(result.trees, survivals);
+  result.offer.max_drafted = static_cast<int>(random() % (result.ranking.size() + 3));
+  return result;
+}
+
+TEST(PriceSharesTest, EveryShareIsWhatItsRowsComeTo) {
+  std::mt19937 random(8);
+  const std::vector<double> ratios = {0.1, 0.25, 0.5, 0.75, 1.0};
+  const CostModel cost = hinge(8, 0.01);
+  for (int round = 0; round < 300; ++round) {
+    Offered offered = random_offer(random, 4, 12);
+    const int drafted = static_cast<int>(offered.ranking.size());
+    const std::vector<RowChoice> shares = price_shares(offered.offer, offered.ranking, ratios, cost);
+    ASSERT_EQ(shares.size(), ratios.size());
+    for (std::size_t i = 0; i < shares.size(); ++i) {
+      const int wanted = rows_of_share(ratios[i], offered.offer.num_decoding, drafted);
+      EXPECT_EQ(shares[i].kept, std::min(wanted, offered.offer.max_drafted));
+      // Cut the trees and add up anew.
+      std::vector<TokenTree> trees = offered.trees;
+      keep_ranked(trees, offered.ranking, shares[i].kept);
+      ASSERT_EQ(num_drafted(trees), shares[i].kept);
+      StepLoad load{.num_drafting = offered.offer.num_drafting};
+      for (std::size_t t = 0; t < trees.size(); ++t) {
+        const RowOffer::Rows& rows = offered.offer.sequences[t];
+        cost.add_sequence(rows.known + trees[t].num_drafted(), rows.keys, load);
+        EXPECT_NO_THROW(trees[t].check(12, 12, 13));
+      }
+      EXPECT_NEAR(shares[i].milliseconds, cost.step_milliseconds(load), 1e-9);
+      EXPECT_NEAR(shares[i].tokens, offered.offer.num_decoding + total_survival(trees), 1e-4);
+    }
+  }
+}
+
+TEST(PriceSharesTest, ThePassIsFilledUpToItsTier) {
+  std::mt19937 random(9);
+  const std::vector<double> ratios = {0.25, 0.5, 0.75, 1.0};
+  int raised = 0;
+  for (int round = 0; round < 300; ++round) {
+    Offered offered = random_offer(random, 6, 10);
+    int known = 0;
+    for (const RowOffer::Rows& rows : offered.offer.sequences) known += rows.known;
+    offered.offer.max_padded = known + 70;
+    for (const RowChoice& share : price_shares(offered.offer, offered.ranking, ratios, hinge(8))) {
+      const int drafted = static_cast<int>(offered.ranking.size());
+      const int most = std::min(drafted, offered.offer.max_drafted);
+      const int kept = std::min(rows_of_share(share.ratio, offered.offer.num_decoding, drafted), most);
+      const int tier = row_tier(known + kept, offered.offer.max_padded);
+      EXPECT_GE(share.kept, kept);
+      EXPECT_LE(known + share.kept, tier);
+      EXPECT_TRUE(known + share.kept == tier || share.kept == most) << "nothing that is computed anyway stays empty";
+      EXPECT_EQ(share.load.num_rows, tier) << "padding is paid for";
+      raised += share.kept > kept ? 1 : 0;
+    }
+  }
+  EXPECT_GT(raised, 100);
+}
+
+TEST(PriceSharesTest, PassesWithoutTiersAreNotRaised) {
+  std::vector<TokenTree> trees(1, TokenTree(0));
+  for (int node = 1; node <= 8; ++node) trees[0].add(node, node - 1, 0.5f);
+  const std::vector<std::vector<float>> survivals = {survival(trees[0])};
+  const std::vector<RankedNode> ranking = rank_rows(trees, survivals);
+  const double ratios[] = {0.3};
+  RowOffer offer{.sequences = {{1, 0}}, .num_decoding = 1, .num_drafting = 1, .max_drafted = 8};
+  EXPECT_EQ(price_shares(offer, ranking, ratios, hinge(8))[0].kept, 2);
+  offer.max_padded = 512;
+  EXPECT_EQ(price_shares(offer, ranking, ratios, hinge(8))[0].kept, 3) << "of four rows";
+}
+
+TEST(BestShareTest, EqualsTryingEveryShare) {
+  std::mt19937 random(10);
+  const std::vector<double> ratios = {0.2, 0.4, 0.6, 0.8, 1.0};
+  for (int round = 0; round < 300; ++round) {
+    const Offered offered = random_offer(random, 4, 12);
+    const CostModel cost = hinge(1 + static_cast<int>(random() % 30));
+    const std::vector<RowChoice> shares = price_shares(offered.offer, offered.ranking, ratios, cost);
+    const int roots = offered.offer.num_decoding;
+    for (const BudgetObjective objective : {BudgetObjective::kThroughput, BudgetObjective::kPaper}) {
+      const bool is_paper = objective == BudgetObjective::kPaper;
+      const auto value = [&](const RowChoice& share) {
+        if (is_paper) return share.kept == 0 ? 0 : (share.tokens - roots) / share.milliseconds;
+        return share.tokens / share.milliseconds;
+      };
+      double best = 0;
+      for (const RowChoice& share : shares) best = std::max(best, value(share));
+      EXPECT_DOUBLE_EQ(value(best_share(shares, roots, objective, 0)), best);
+    }
+  }
+}
+
+TEST(BestShareTest, ASmallSavingIsNotWorthACut) {
+  const RowChoice shares[] = {{.ratio = 0.5, .kept = 2, .tokens = 2.04, .milliseconds = 10},
+                              {.ratio = 1.0, .kept = 4, .tokens = 2.2, .milliseconds = 11}};
+  EXPECT_EQ(best_share(shares, 1, BudgetObjective::kThroughput, 0).ratio, 0.5);
+  EXPECT_EQ(best_share(shares, 1, BudgetObjective::kThroughput, 0.03).ratio, 1.0);
+}
+
+TEST(BestShareTest, ThePapersObjectiveLeavesTheRootsOut) {
+  // With its root's token the small pass is better, without it the large one.
+  const RowChoice shares[] = {{.ratio = 0.25, .kept = 0, .tokens = 1, .milliseconds = 1},
+                              {.ratio = 0.5, .kept = 1, .tokens = 1.3, .milliseconds = 2},
+                              {.ratio = 1.0, .kept = 3, .tokens = 1.5, .milliseconds = 3}};
+  EXPECT_EQ(best_share(shares, 1, BudgetObjective::kThroughput, 0).ratio, 0.25);
+  EXPECT_EQ(best_share(shares, 1, BudgetObjective::kPaper, 0).ratio, 1.0);
 }
 
 }  // namespace

@@ -46,6 +46,24 @@ TEST(NgramDrafterTest, ProposesWhatFollowedTheLongestMatch) {
       << "\"2 3\", not the later \"3\"";
 }
 
+TEST(NgramDrafterTest, ALongerMatchIsTrustedMore) {
+  float last = 0;
+  for (int match = 1; match <= 4; ++match) {
+    Tokens tokens = {1, 2, 3, 4, 9, 8, 7, 6};
+    tokens.insert(tokens.end(), {1, 2, 3, 4});
+    if (match < 4) tokens[static_cast<std::size_t>(3 - match)] = 50;  // the match ends here
+    const DraftRequest request{.seq = match, .tokens = tokens, .max_drafted = 2, .max_depth = 2};
+    NgramDrafter drafter(1, 4, 2);
+    TokenTree tree(tokens.back());
+    drafter.draft({&request, 1}, {&tree, 1});
+    ASSERT_EQ(tree.num_drafted(), 2);
+    EXPECT_EQ(tree.confidence[1], tree.confidence[2]);
+    EXPECT_GT(tree.confidence[1], last);
+    EXPECT_LT(tree.confidence[1], 1.0f);
+    last = tree.confidence[1];
+  }
+}
+
 TEST(NgramDrafterTest, MostRecentOfEqualMatchesWins) {
   NgramDrafter drafter(2, 2, 2);
   EXPECT_EQ(draft(drafter, {1, 2, 5, 6, 1, 2, 7, 8, 1, 2}), (Tokens{7, 8}));

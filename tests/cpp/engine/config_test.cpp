@@ -51,6 +51,27 @@ TEST(DrafterConfigTest, RefusesOthersAndSaysWhatIsPossible) {
   expect_error(ErrorCode::kInvalidArgument, {"directory", "longspec:DIR"}, [] { DrafterConfig::parse("longspec:"); });
 }
 
+TEST(BudgetConfigTest, ParsesEveryMode) {
+  for (const std::string text : {"off", "auto", "fixed:0.25", "fixed:1", "fixed:0.333"}) {
+    BudgetConfig budget;
+    budget.set_mode(text);
+    EXPECT_EQ(budget.mode_text(), text);
+  }
+  BudgetConfig budget;
+  budget.set_mode("fixed:0.25");
+  EXPECT_EQ(budget.ratio, 0.25);
+  budget.set_objective("paper");
+  EXPECT_EQ(budget.objective_text(), "paper");
+  for (const std::string text : {"", "on", "Auto", "fixed", "fixed:", "fixed:0", "fixed:-1", "fixed:1.01", "fixed:nan",
+                                 "fixed:0.5x", "fixed: 0.5", "fixed:inf", "auto:0.5", "0.5"}) {
+    expect_error(ErrorCode::kInvalidArgument, {"\"" + text + "\"", "off, auto or fixed:RHO"},
+                 [&] { budget.set_mode(text); });
+  }
+  expect_error(ErrorCode::kInvalidArgument, {"\"speed\"", "throughput or paper"},
+               [&] { budget.set_objective("speed"); });
+  EXPECT_EQ(budget.mode_text() + budget.objective_text(), "fixed:0.25paper") << "what is refused changes nothing";
+}
+
 TEST(EngineConfigTest, DefaultsWithAModelAreValid) {
   EXPECT_NO_THROW(valid().validate());
 }
@@ -81,6 +102,18 @@ TEST(EngineConfigTest, RefusalsNameTheOptionAndItsValue) {
                  {"drafter", "standalone", "model"});
   expect_refused([](EngineConfig& c) { c.speculation.drafter.model = "dir"; }, {"drafter", "ngram", "dir"});
   expect_refused([](EngineConfig& c) { c.speculation.drafter.kind = "longspec"; }, {"drafter", "longspec", "model"});
+  expect_refused(
+      [](EngineConfig& c) {
+        c.speculation.budget.mode = RowBudgetMode::kFixed;
+        c.speculation.budget.ratio = 1.5;
+      },
+      {"row_budget", "1.5", "at most 1"});
+  expect_refused([](EngineConfig& c) { c.speculation.budget.ratios = {}; }, {"row_budget_ratios", "empty"});
+  expect_refused([](EngineConfig& c) { c.speculation.budget.ratios = {0.5, 0.5}; }, {"row_budget_ratios", "ascending"});
+  expect_refused([](EngineConfig& c) { c.speculation.budget.ratios = {0.0, 1.0}; }, {"row_budget_ratios", "0"});
+  expect_refused([](EngineConfig& c) { c.speculation.budget.ratios = {0.5, std::nan("")}; }, {"row_budget_ratios"});
+  expect_refused([](EngineConfig& c) { c.speculation.budget.min_saving = 1; }, {"row_budget_min_saving", "1"});
+  expect_refused([](EngineConfig& c) { c.speculation.budget.profile_seconds = 0; }, {"profile_seconds", "0"});
   const auto refuses_widths = [](const std::vector<int>& widths, std::initializer_list<std::string> parts) {
     expect_refused(
         [&](EngineConfig& c) {
@@ -149,6 +182,11 @@ TEST(EngineConfigTest, JsonRoundTrip) {
   config.speculation.drafter.tree_widths = {2, 3};
   config.speculation.drafter.coupled = false;
   config.speculation.max_draft_tokens = 17;
+  config.speculation.budget.set_mode("fixed:0.3");
+  config.speculation.budget.set_objective("paper");
+  config.speculation.budget.ratios = {0.1, 0.9};
+  config.speculation.budget.min_saving = 0.12;
+  config.speculation.budget.profile_seconds = 3.5;
   const EngineConfig read = EngineConfig::from_json(config.to_json());
   EXPECT_EQ(read.to_json(), config.to_json());
   EXPECT_EQ(read.model, "some/model");
@@ -167,6 +205,11 @@ TEST(EngineConfigTest, JsonRoundTrip) {
   EXPECT_EQ(read.speculation.drafter.tree_widths, (std::vector<int>{2, 3}));
   EXPECT_FALSE(read.speculation.drafter.coupled);
   EXPECT_EQ(read.speculation.max_draft_tokens, 17);
+  EXPECT_EQ(read.speculation.budget.mode_text(), "fixed:0.3");
+  EXPECT_EQ(read.speculation.budget.objective, BudgetObjective::kPaper);
+  EXPECT_EQ(read.speculation.budget.ratios, (std::vector<double>{0.1, 0.9}));
+  EXPECT_EQ(read.speculation.budget.min_saving, 0.12);
+  EXPECT_EQ(read.speculation.budget.profile_seconds, 3.5);
 
   const EngineConfig defaults = EngineConfig::from_json("{}");
   EXPECT_EQ(defaults.to_json(), EngineConfig().to_json());
@@ -205,6 +248,12 @@ TEST(EngineConfigTest, UnknownAndMistypedOptionsAreNamed) {
   refuses(R"({"speculation": {"drafter": "eagle"}})", {"drafter", "eagle", "ngram"});
   refuses(R"({"speculation": {"max_draft_tokens": []}})", {"speculation.max_draft_tokens", "[]", "wrong type"});
   refuses(R"({"speculation": {"max_draft_tokens": "all"}})", {"max_draft_tokens", "all", "wrong type"});
+  refuses(R"({"speculation": {"row_budget": "on"}})", {"row budget", "on", "off, auto or fixed:RHO"});
+  refuses(R"({"speculation": {"row_budget": 0.5}})", {"speculation.row_budget", "0.5", "wrong type"});
+  refuses(R"({"speculation": {"row_budget_objective": 1}})", {"speculation.row_budget_objective", "wrong type"});
+  refuses(R"({"speculation": {"row_budget_ratios": 0.5}})", {"speculation.row_budget_ratios", "wrong type"});
+  refuses(R"({"speculation": {"row_budget_ratios": ["a"]}})", {"speculation.row_budget_ratios", "wrong type"});
+  refuses(R"({"speculation": {"profile_seconds": "20"}})", {"speculation.profile_seconds", "wrong type"});
   refuses(R"({"speculation": {"tree_widths": 4}})", {"speculation.tree_widths", "4", "wrong type"});
   refuses(R"({"speculation": {"tree_widths": [4, "a"]}})", {"speculation.tree_widths", "\"a\"", "wrong type"});
   for (const std::string text : {"", "[]", "3", "{", "null", R"({"model": "a",})", "{\"model\": \"\xFF\"}"}) {

@@ -17,6 +17,7 @@ TEST(EngineStatsTest, NothingYet) {
   EXPECT_EQ(stats.acceptance_length(), 0.0);
   expect_parts(stats.to_string(), {"steps 0", "acceptance length (bonus included) 0.00", "outside operations 0.00%"});
   EXPECT_EQ(stats.to_string().find("by position"), std::string::npos);
+  EXPECT_EQ(stats.to_string().find("row budget"), std::string::npos);
 }
 
 TEST(EngineStatsTest, SaysWhatWasCounted) {
@@ -50,14 +51,39 @@ TEST(EngineStatsTest, SaysWhatWasCounted) {
   stats.timed_steps = 8;
   stats.device_idle_seconds = 160e-6;
   stats.device_busy_seconds = 0.01584;
-  expect_parts(
-      stats.to_string(),
-      {"steps 11", "target rows 222 (prompt 33)", "generated tokens 44",
-       "acceptance length (bonus included) 2.50 over 20 decoding passes", "drafted 66, verified 65, accepted 30",
-       "accepted by position 75.00% 10.00% 0.00%", "seconds 2.00", "verify 1.25", "outside operations 25.00%",
-       "pages used 12 of 90", "running 3, waiting 4", "preemptions 7", "draft failures 8", "replayed as graphs 9",
-       "2 graphs take 3.00 MiB, recorded in 0.50 s", "launched ahead 10, tokens to launch 15.00 us",
-       "the device idles 20.00 us between steps (1.00%)"});
+  stats.budget.ratios = {{0.25, 3}, {1.0, 5}};
+  stats.budget.steps_undrafted = 2;
+  stats.budget.passes_undrafted = 6;
+  stats.budget.probe_steps = 1;
+  stats.budget.full_steps = 4;
+  stats.budget.predicted_steps = 10;
+  stats.budget.predicted_seconds = 0.2;
+  stats.budget.measured_seconds = 0.25;
+  stats.budget.error_seconds = 0.05;
+  stats.budget.reliability = {{0.5, 0.4, 100}};
+  stats.budget.calibration_error = 0.1;
+  stats.budget.raw_calibration_error = 0.3;
+  expect_parts(stats.to_string(), {"steps 11",
+                                   "target rows 222 (prompt 33)",
+                                   "generated tokens 44",
+                                   "acceptance length (bonus included) 2.50 over 20 decoding passes",
+                                   "drafted 66, verified 65, accepted 30",
+                                   "accepted by position 75.00% 10.00% 0.00%",
+                                   "seconds 2.00",
+                                   "verify 1.25",
+                                   "outside operations 25.00%",
+                                   "pages used 12 of 90",
+                                   "running 3, waiting 4",
+                                   "preemptions 7",
+                                   "draft failures 8",
+                                   "replayed as graphs 9",
+                                   "2 graphs take 3.00 MiB, recorded in 0.50 s",
+                                   "launched ahead 10, tokens to launch 15.00 us",
+                                   "the device idles 20.00 us between steps (1.00%)",
+                                   "kept 0.25: 3 1.00: 5; undrafted steps 2, passes 6, probes 1",
+                                   "in full for calibration 4",
+                                   "20.00 ms a decoding step predicted, 25.00 measured, off by 20.00% in the mean",
+                                   "calibration error 10.00%, of the raw confidence 30.00%"});
 }
 
 TEST(EngineInfoTest, SaysWhatWasLoaded) {
