@@ -71,9 +71,9 @@ class LLM:
             progress: show a progress bar where loading takes longer than a second; None = if stderr is a terminal.
             **engine_options: max_model_len, max_num_seqs, max_batch_rows, page_size, gpu_memory_utilization,
                 kv_cache_bytes, num_threads (see EngineConfig), max_draft_tokens (tokens a drafter may propose for
-                one sequence and step; by default 8, or the whole tree or block of longspec and dflash), row_budget ("off", "auto" or
-                "fixed:RHO": how many of them are verified), row_budget_objective ("throughput" or "paper") and
-                profile_seconds (see SpeculationConfig).
+                one sequence and step; by default 8, or the whole tree or block of longspec and dflash), row_budget
+                ("off", "auto" or "fixed:RHO": how many of them are verified), row_budget_objective ("throughput" or
+                "paper") and profile_seconds (see SpeculationConfig).
 
         Raises:
             TypeError: an unknown option.
