@@ -81,6 +81,7 @@ class EngineOptions {
   int longest_match_ = 0;
   int context_window_ = 0;
   int context_sinks_ = 0;
+  bool rebase_positions_ = false;
   std::vector<int> widths_ = DrafterConfig().tree_widths;
 };
 
