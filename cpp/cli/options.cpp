@@ -66,7 +66,9 @@ void EngineOptions::add_to(CLI::App& app) {
                 ->group(group);
   sinks_ =
       add_number(app, "--draft-sinks", context_sinks_, "First tokens that it sees beside the window")->group(group);
-  rebase_ = app.add_flag("--rebase-positions", "Gives the sinks the positions just before the window")->group(group);
+  rebase_ =
+      app.add_flag("--rebase-positions", rebase_positions_, "Gives the sinks the positions just before the window")
+          ->group(group);
   ngram_min_ =
       add_number(app, "--ngram-min", shortest_match_, "Shortest match that the ngram drafter looks up")->group(group);
   ngram_max_ = add_number(app, "--ngram-max", longest_match_, "Longest match")->group(group);
@@ -143,7 +145,7 @@ EngineConfig EngineOptions::config() const {
   }
   if (window_->count() > 0) drafter.window = context_window_;
   if (sinks_->count() > 0) drafter.sinks = context_sinks_;
-  drafter.rebase_positions = rebase_->count() > 0;
+  drafter.rebase_positions = rebase_positions_;
   const std::size_t budget_options = row_budget_->count() + budget_objective_->count() + profile_seconds_->count();
   if (budget_options > 0 && !has_drafter()) {
     throw Error(ErrorCode::kInvalidArgument,

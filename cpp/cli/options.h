@@ -84,6 +84,7 @@ class EngineOptions {
   int longest_match_ = 0;
   int context_window_ = 0;
   int context_sinks_ = 0;
+  bool rebase_positions_ = false;
   std::vector<int> widths_ = DrafterConfig().tree_widths;
   std::string budget_text_ = BudgetConfig().mode_text();
   std::string objective_text_ = BudgetConfig().objective_text();
