@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
+#include <limits>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -120,19 +120,18 @@ StepPlan CostProfiler::plan_of(const Shape& shape, int max_drafted, int max_dept
 }
 
 template <typename Work>
-double CostProfiler::median_time(const Work& work) {
+double CostProfiler::least_time(const Work& work) {
   // A shape runs as it is, then is recorded, then replayed.
   for (int i = 0; i < (backend_.device->has_graphs() ? 3 : 1); ++i) work();
-  std::vector<double> times;
+  double least = std::numeric_limits<double>::infinity();
   const Clock::time_point begin = Clock::now();
-  while (times.size() < kRepetitions) {
+  for (int i = 0; i < kRepetitions; ++i) {
     const Clock::time_point start = Clock::now();
     work();
-    times.push_back(milliseconds_since(start));
-    if (seconds_left() <= 0 || (times.size() >= 2 && 1e-3 * milliseconds_since(begin) > point_seconds_)) break;
+    least = std::min(least, milliseconds_since(start));
+    if (seconds_left() <= 0 || (i >= 1 && 1e-3 * milliseconds_since(begin) > point_seconds_)) break;
   }
-  std::sort(times.begin(), times.end());
-  return times[(times.size() - 1) / 2];
+  return least;
 }
 
 double CostProfiler::time_pass(const Shape& shape) {
@@ -155,7 +154,7 @@ double CostProfiler::time_pass(const Shape& shape) {
     request.root_position = shape.keys_each;
     request.rule.temperature = 0;
   }
-  return median_time([&] {
+  return least_time([&] {
     build_batch(plan, tokens, trees, reservation, batch_);
     const Matrix logits = passes_.forward(batch_, true);
     walks_.launch(*backend_.ops, logits, requests);
@@ -180,7 +179,7 @@ double CostProfiler::time_draft(int num_sequences, int keys_each) {
     request.rule.temperature = 0;
   }
   std::vector<TokenTree> trees;
-  return median_time([&] {  // its first run also brings the drafter to where the tokens are
+  return least_time([&] {  // its first run also brings the drafter to where the tokens are
     trees.assign(requests.size(), TokenTree(requests[0].tokens.back()));
     drafter_.draft(requests, trees);
   });
@@ -191,10 +190,12 @@ CostParameters CostProfiler::measure(double seconds) {
   point_seconds_ = seconds / 40;
   CostParameters costs;
   if (backend_.device->has_graphs()) costs.rows_per_tile = std::max(1, kRowsOfTile / model_.group_size());
+  // What matters most comes first, and half of the time is its own.
+  measure_rows(seconds / 2, costs);
+  fit_draft(costs);
   fit_attention(costs);
   fit_sequences(costs);
-  fit_draft(costs);
-  fit_linear(costs);
+  subtract_others(costs);
   forget_all();
   return costs;
 }
@@ -227,26 +228,36 @@ void CostProfiler::fit_sequences(CostParameters& costs) {
   costs.per_sequence = std::clamp((apart - together) / (rows - 1), 0.0, 0.5 * apart / rows);
 }
 
-void CostProfiler::fit_linear(CostParameters& costs) {
-  const CostModel others(costs);  // its table of rows is empty: the rest alone
-  double last = 0;
+void CostProfiler::measure_rows(double seconds, CostParameters& costs) {
+  const Clock::time_point start = Clock::now();
   for (int rows = 1;; rows = next_rows(rows)) {
     const Shape shape = dense(rows, short_keys_);
     if (!fits(shape)) break;
-    StepLoad load;
-    for (int i = 0; i < shape.num_sequences; ++i) others.add_sequence(shape.rows_of(i), short_keys_, load);
-    last = time_pass(shape);
     costs.linear.counts.push_back(rows);
-    costs.linear.milliseconds.push_back(std::max(0.0, last - others.pass_milliseconds(load)));
-    if (rows == num_rows_) break;
+    costs.linear.milliseconds.push_back(time_pass(shape));
     // The next point runs a few times and is half as large again, or twice as large.
-    if (rows >= 2 && 3 * 2e-3 * last > seconds_left()) break;
+    const double next_seconds = 3 * 2e-3 * costs.linear.milliseconds.back();
+    if (rows == num_rows_ || (rows >= 2 && 1e-3 * milliseconds_since(start) + next_seconds > seconds)) break;
   }
   if (costs.linear.counts.empty()) return;  // sequences are too short for any draft
   // More rows never cost less: what says so was measured while something else ran.
   std::vector<double>& times = costs.linear.milliseconds;
   for (std::size_t i = times.size() - 1; i > 0; --i) times[i - 1] = std::min(times[i - 1], times[i]);
   log(LogLevel::kInfo, "costs of passes were measured up to ", costs.linear.counts.back(), " of ", num_rows_, " rows");
+}
+
+void CostProfiler::subtract_others(CostParameters& costs) const {
+  constexpr double kLeastShare = 0.2;  // of a pass over a few keys that is the rows' own
+  CostParameters others = costs;
+  others.linear = {};
+  const CostModel model(others);
+  for (std::size_t i = 0; i < costs.linear.counts.size(); ++i) {
+    const Shape shape = dense(costs.linear.counts[i], short_keys_);
+    StepLoad load;
+    for (int k = 0; k < shape.num_sequences; ++k) model.add_sequence(shape.rows_of(k), short_keys_, load);
+    double& time = costs.linear.milliseconds[i];
+    time = std::max(kLeastShare * time, time - model.pass_milliseconds(load));
+  }
 }
 
 void CostProfiler::fit_draft(CostParameters& costs) {

