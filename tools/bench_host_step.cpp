@@ -49,6 +49,7 @@ class IdleOps final : public Ops {
   void merge(const MergeParams&) override {}
   void silu_mul(const SiluMulParams&) override {}
   void copy_slots(const CopySlotsParams&) override {}
+  void copy_rows(const CopyRowsParams&) override {}
   void accept(const AcceptParams& params) override {
     for (int i = 0; i < params.num_trees; ++i) {
       const AcceptTree& tree = params.trees[i];

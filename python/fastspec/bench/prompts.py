@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from fastspec import Tokenizer
-from fastspec.bench.sides import Point, Prompts
+from fastspec.bench.engine import Prompts
+from fastspec.bench.sides import Point
 from fastspec.errors import InvalidArgumentError
 
 
