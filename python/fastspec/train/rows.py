@@ -75,7 +75,10 @@ def cut_rows(documents: Sequence[Documents], longest: int, step: int = 64) -> li
 
 def most_frequent(groups: Sequence[RowGroup], count: int) -> torch.Tensor:
     """The `count` most frequent tokens of the rows, or as many as there are: int32, ascending."""
-    real = [group.tokens[torch.arange(group.length) < group.lengths[:, None]] for group in groups]
+    real = [
+        group.tokens[torch.arange(group.length, device=group.tokens.device) < group.lengths[:, None]]
+        for group in groups
+    ]
     counts = torch.cat(real).bincount()
     chosen = counts.argsort(descending=True, stable=True)[:count]
     return chosen[counts[chosen] > 0].sort().values.int()
