@@ -137,7 +137,7 @@ def explanation(found: dict[str, DrafterConfig | None]) -> str:
         text += (
             "\nLongSpec drafts for any text, with one block that was trained for this model, here a tree with\n"
             f"{widths} nodes a level. On a CPU each level reads the model's head once more, and each node costs\n"
-            "arithmetic when it is checked, so the tree is small there (1,1,1 is a chain). A GPU takes the default of 68.\n"
+            "arithmetic when it is checked, so the tree is small there (1,1,1 is a chain). A GPU takes the default, 68.\n"
             f"fastspec-cli takes it as --drafter longspec:{hub.resolve_drafter(longspec).model} --tree-widths {widths}"
         )
     return text
