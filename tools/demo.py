@@ -129,15 +129,15 @@ def verdict(args: argparse.Namespace, plain: Run, run: Run) -> str:
 def explanation(found: dict[str, DrafterConfig | None]) -> str:
     """What the table shows, for people."""
     text = (
-        "\nn-gram lookup proposes what followed the same words before: it pays where text repeats (quoting, editing,\n"
-        "code), costs a little where it does not, and changes no word: what the small model says is its own."
+        "\nn-gram lookup proposes what followed the same words before: it pays where text repeats (quoting, editing),\n"
+        "costs a little where it does not, and changes no word: what the small model says is its own."
     )
     if longspec := found.get("longspec"):
         widths = ",".join(str(width) for width in longspec.tree_widths)
         text += (
             "\nLongSpec drafts for any text, with one block that was trained for this model, here a tree with\n"
             f"{widths} nodes a level. On a CPU each level reads the model's head once more, and each node costs\n"
-            "arithmetic when it is checked, so the tree is small there (1,1,1 is a chain). A GPU takes the default, 68.\n"
+            "arithmetic when it is checked, so the tree is small there (1,1,1 is a chain). A GPU takes 68 nodes.\n"
             f"fastspec-cli takes it as --drafter longspec:{hub.resolve_drafter(longspec).model} --tree-widths {widths}"
         )
     return text
