@@ -96,7 +96,8 @@ __device__ void add_other_group(Softmax<Traits>& state, char* memory) {
 }
 
 /// All tiles of one piece that this warpgroup has to meet. The values of a tile are added while the next tile is
-/// waited for and multiplied, so a stage is given back one tile late.
+/// waited for and multiplied, so a stage is given back one tile late, but before tiles that no row sees are passed over:
+/// held until the end of many of them, it would be the one that the copies wait for.
 template <typename Traits>
 __device__ __forceinline__ void attend_piece(const AttentionParams& params, const Item& item, const Piece& piece,
                                              int group, int row_warp, RingPlace<Traits>& place,
@@ -112,11 +113,18 @@ __device__ __forceinline__ void attend_piece(const AttentionParams& params, cons
   const float scale_log2 = params.scale * kLog2E;
   const int num_tiles = (piece.end - piece.begin) * Traits::kTilesPerUnit;
   std::uint32_t held = 0;  // empty barrier of the stage whose values are being added
+  const auto finish_values = [&] {
+    warpgroup_wait();
+    pin_registers(state.output);
+    if (held != 0) barrier_arrive_warp(held);
+    held = 0;
+  };
   for (int tile = 0; tile < num_tiles; ++tile, place.advance()) {
     if (Traits::kAlternate && tile % 2 != group) continue;
     const int first = tile_first_key<Traits>(item, piece.begin, tile);
     barrier_wait(place.full_barrier(), place.round);
     if (skip.idle || first >= skip.causal_end) {
+      if (held != 0) finish_values();
       barrier_arrive_warp(place.empty_barrier());
       continue;
     }
@@ -132,9 +140,7 @@ __device__ __forceinline__ void attend_piece(const AttentionParams& params, cons
     start_values<Traits>(state.output, weights, place.tile() + Traits::kMatrixBytes);
     held = place.empty_barrier();
   }
-  warpgroup_wait();
-  pin_registers(state.output);
-  if (held != 0) barrier_arrive_warp(held);
+  finish_values();
 }
 
 template <typename Traits>

@@ -50,6 +50,9 @@ std::vector<ProblemSpec> edges() {
       "pages and slots in one pass",
       {{8, 500, true, kAncestor}, {8, 300, false, kAncestor, 20}, {1, 77, true, kCausal}, {16, 129, false, kFull, 5}}));
   cases.push_back(named("causal chunk", {{300, 150, true, kCausal}, {1, 40, true, kCausal}}));
+  // Most row tiles pass over many more tiles of keys than a ring holds.
+  cases.push_back(named("long causal chunk", {{900, 150, true, kCausal}}));
+  cases.push_back(named("long causal chunks, grouped tiles", {{640, 0, true, kCausal}, {640, 90, true, kCausal}}));
   cases.push_back(named("full chunk without prefix", {{130, 0, true, kFull}}));
   cases.push_back(named("one long sequence over all CTAs", {{1, 3000, true, kCausal}}));
   cases.push_back(named("one long slot list", {{2, 2500, false, kCausal, 100}}));

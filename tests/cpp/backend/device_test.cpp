@@ -175,7 +175,9 @@ TEST(BackendTest, MakesWhatIsThereAndRefusesTheRest) {
     return kMade;
   };
   // Made where there is a GPU and the backend for it.
-  if (code_of("cuda:0") != kMade) EXPECT_EQ(code_of("cuda:0"), ErrorCode::kUnsupported);
+  if (const ErrorCode code = code_of("cuda:0"); code != kMade) {
+    EXPECT_EQ(code, ErrorCode::kUnsupported);
+  }
   EXPECT_EQ(code_of("cuda"), code_of("cuda:0"));
   EXPECT_EQ(code_of("tpu"), ErrorCode::kInvalidArgument);
   EXPECT_EQ(code_of("cpu:fast"), ErrorCode::kInvalidArgument);
