@@ -27,6 +27,8 @@ def save_drafter(directory: Path, block: LongSpecBlock, target: Target) -> None:
     # What says where the target's file came from (_name_or_path and the like) is not true of the drafter.
     config = {name: value for name, value in source.items() if name[0] != "_" and name not in _LEFT_OUT}
     shape = block.shape
+    if "layer_types" in config:
+        config["layer_types"] = config["layer_types"][-1:]
     config |= {"num_hidden_layers": 1, "intermediate_size": shape.intermediate_size, "dtype": "bfloat16"}
     config["longspec"] = {"version": VERSION, "window": shape.window, "final_norm": shape.final_norm}
     write_weights(directory, block.state_dict())
