@@ -13,7 +13,8 @@
 namespace fastspec::cli {
 namespace {
 
-void check_directory(const std::string& option, const std::string& directory) {
+/// @param named how `python -m fastspec fetch` is asked for it.
+void check_directory(const std::string& option, const std::string& directory, const std::string& named) {
   std::error_code error;
   const bool found = std::filesystem::is_directory(directory, error);
   // What cannot be entered looks empty to everything behind.
@@ -23,7 +24,7 @@ void check_directory(const std::string& option, const std::string& directory) {
   if (found) return;
   throw Error(ErrorCode::kNotFound,
               option + directory + ": no such directory (of a hub name or a .gguf file, `python -m fastspec fetch " +
-                  directory + "` prints the directory)");
+                  named + "` prints the directory)");
 }
 
 }  // namespace
@@ -119,11 +120,14 @@ std::optional<DType> EngineOptions::dtype() const {
 
 EngineConfig EngineOptions::config() const {
   EngineConfig config = config_;
-  check_directory("--model ", config.model);
+  check_directory("--model ", config.model, config.model);
   config.dtype = dtype();
   DrafterConfig& drafter = config.speculation.drafter;
   drafter = DrafterConfig::parse(drafter_);
-  if (!drafter.model.empty()) check_directory("--drafter " + drafter.kind + ":", drafter.model);
+  if (!drafter.model.empty()) {
+    check_directory("--drafter " + drafter.kind + ":", drafter.model,
+                    drafter.kind == "longspec" ? drafter.to_string() : drafter.model);
+  }
   if (max_draft_tokens_->count() > 0) {
     if (!has_drafter()) {
       throw Error(ErrorCode::kInvalidArgument, "--max-draft-tokens has no effect without --drafter");

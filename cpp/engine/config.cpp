@@ -157,7 +157,11 @@ void check_tree_widths(const std::vector<int>& widths) {
 void check_context(const DrafterConfig& drafter) {
   constexpr int kMost = 1 << 24;
   check_range("speculation.drafter.window", drafter.window, 0, kMost);
-  check_range("speculation.drafter.sinks", drafter.sinks, 0, drafter.window > 0 ? kMost : 0);
+  check_range("speculation.drafter.sinks", drafter.sinks, 0, kMost);
+  if (drafter.sinks > 0 && drafter.window == 0) {
+    fail(ErrorCode::kInvalidArgument,
+         "speculation.drafter.sinks are seen beside a window, and speculation.drafter.window is 0");
+  }
   if (drafter.rebase_positions && drafter.sinks == 0) {
     fail(ErrorCode::kInvalidArgument, "speculation.drafter.rebase_positions moves sinks, and sinks is 0");
   }

@@ -111,8 +111,8 @@ std::optional<CostParameters> CostCache::load() const {
   }
 }
 
-void CostCache::store(const CostParameters& parameters) const {
-  if (path_.empty()) return;
+bool CostCache::store(const CostParameters& parameters) const {
+  if (path_.empty()) return false;
   std::error_code error;
   std::filesystem::create_directories(path_.parent_path(), error);
   std::filesystem::path draft = path_;
@@ -123,10 +123,12 @@ void CostCache::store(const CostParameters& parameters) const {
     file << json.dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
     file.close();
     if (file) std::filesystem::rename(draft, path_, error);
-    if (file && !error) return;
+    if (file && !error) return true;
   }
-  log(LogLevel::kInfo, "the measured costs cannot be kept in ", path_.string(), "; the next start measures them again");
+  log(LogLevel::kWarning, "the measured costs cannot be kept in ", path_.string(),
+      "; the next start measures them again");
   std::filesystem::remove(draft, error);
+  return false;
 }
 
 }  // namespace fastspec

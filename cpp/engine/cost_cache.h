@@ -19,8 +19,8 @@ class CostCache {
   static std::filesystem::path default_directory();
 
   std::optional<CostParameters> load() const;
-  /// Whole or not at all, whoever else writes it.
-  void store(const CostParameters& parameters) const;
+  /// Whole or not at all, whoever else writes it. @returns whether it is kept; a warning says why not.
+  bool store(const CostParameters& parameters) const;
   const std::string& key() const { return key_; }
   /// Empty where nothing is kept.
   const std::filesystem::path& path() const { return path_; }

@@ -59,9 +59,9 @@ CostProfile EngineCore::measure_costs() {
   const double seconds = config_.speculation.budget.profile_seconds;
   CostProfiler profiler = make_profiler();
   const CostCache cache = cost_cache();
-  CostProfile profile{.key = cache.key(), .costs = profiler.measure(seconds), .cache_file = cache.path().string()};
+  CostProfile profile{.key = cache.key(), .costs = profiler.measure(seconds)};
   profile.seconds = std::chrono::duration<double>(Clock::now() - start).count();
-  cache.store(profile.costs);
+  if (cache.store(profile.costs)) profile.cache_file = cache.path().string();
   const CostModel model(profile.costs);
   profile.checks = profiler.check(model, seconds / 2);
   runner_->budget().set_costs(profile.costs);

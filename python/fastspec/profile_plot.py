@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from pathlib import Path
 from typing import Any
 
-from fastspec.errors import FastSpecError, InvalidFileError
+from fastspec.errors import FastSpecError, InvalidArgumentError, InvalidFileError, NotFoundError
+
+_PICTURES = (".png", ".pdf", ".svg")
 
 
 def add_commands(commands: Any) -> None:
@@ -22,23 +25,28 @@ def add_commands(commands: Any) -> None:
 
 def _plot(options: argparse.Namespace) -> int:
     output: Path = options.output or options.costs.with_suffix(".png")
+    if output.suffix not in _PICTURES:
+        raise InvalidArgumentError(f"--output {output}: expected a name that ends in {', '.join(_PICTURES)}")
     draw(read(options.costs), output)
     print(output)
     return 0
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Reads a profile. Raises InvalidFileError for anything else."""
+    """Reads a profile. Raises NotFoundError without a file, InvalidFileError for anything else."""
+    if not path.is_file():
+        raise NotFoundError(f"{path}: no such file")
     try:
         profile = json.loads(path.read_text(encoding="utf-8"))
         for table in (profile["linear"], profile["draft"]):
             if not table["counts"] or len(table["counts"]) != len(table["milliseconds"]):
                 raise ValueError("a table of costs is empty, or its columns differ in length")
-            _ = [float(value) for value in (*table["counts"], *table["milliseconds"])]
+            if not all(math.isfinite(value) and value >= 0 for value in (*table["counts"], *table["milliseconds"])):
+                raise ValueError("a count or a time is no finite number of 0 or more")
         for check in profile["checks"]:
             _ = [float(check[f"{kind}_milliseconds"]) for kind in ("measured", "predicted")]
         str(profile["key"])
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         message = f"no output of `fastspec-cli profile --json`: {type(error).__name__}: {error}"
         raise InvalidFileError(f"{path}: {message}") from None
     result: dict[str, Any] = profile
@@ -50,12 +58,12 @@ def draw(profile: dict[str, Any], path: Path) -> None:
     try:
         import matplotlib
     except ImportError:
-        raise FastSpecError("drawing needs matplotlib: pip install 'fastspec[bench]'") from None
+        raise FastSpecError("drawing needs matplotlib: pip install 'fastspec-engine[bench]'") from None
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     figure, (left, middle, right) = pyplot.subplots(1, 3, figsize=(14, 4), layout="constrained")
-    figure.suptitle(profile["key"], fontsize=7, wrap=True)
+    figure.suptitle(profile["key"], fontsize=7, wrap=True, parse_math=False)
     for axes, table, label in ((left, "linear", "rows of a pass"), (middle, "draft", "sequences that draft")):
         axes.plot(profile[table]["counts"], profile[table]["milliseconds"], marker=".")
         axes.set(xlabel=label, ylabel="ms")

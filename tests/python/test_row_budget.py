@@ -66,6 +66,13 @@ def test_cli_profile_and_its_picture(
     assert (tmp_path / "costs.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_picture_of_another_kind_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "plot", str(tmp_path / "costs.json"), "--output", str(tmp_path / "costs.foo")]) == 2
+    assert "expected a name that ends in .png" in capsys.readouterr().err
+    assert main(["profile", "plot", str(tmp_path / "costs.json")]) == 2
+    assert "costs.json: no such file" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", "\xff", '{"linear": 3}', "[" * 100000])
 def test_a_picture_of_anything_else_is_refused(tmp_path: Path, text: str) -> None:
     costs = tmp_path / "costs.json"

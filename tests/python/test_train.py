@@ -320,6 +320,39 @@ def test_bad_input_is_refused_in_one_line(
     assert printed.count("\n") == 0
 
 
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["train", "generate", "--prompts", "{prose}", "--out", "{folder}"], "is a directory, a file is to be written"),
+        (["train", "generate", "--prompts", "{prose}", "--out", "{prose}/g.safetensors"], "cannot be written"),
+        (
+            ["train", "generate", "--prompts", "{prose}", "--out", "{folder}/g", "--seed", "-1"],
+            "seed is -1, expected 0",
+        ),
+        (["train", "generate", "--prompts", "{folder}", "--out", "{folder}/g"], "is no file"),
+        (["evaluate", "acceptance", "--data", "{prose}", "--contexts", "8", "0"], "contexts has 0, expected 1 or more"),
+        (["evaluate", "acceptance", "--data", "{prose}", "--json", "{folder}"], "is a directory"),
+    ],
+)
+def test_what_cannot_be_written_or_asked_is_refused_before_the_work(
+    tiny_model_dir: Path,
+    prose: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    command: list[str],
+    message: str,
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    filled = [argument.format(prose=prose, folder=folder) for argument in command]
+    code = main([*filled, "--target", str(tiny_model_dir)])
+    printed = capsys.readouterr().err.strip()
+    assert code == 2
+    assert message in printed
+    assert printed.count("\n") == 0
+    assert not list(folder.iterdir())
+
+
 def test_measured_acceptance_of_a_perfect_drafter(tiny_model_dir: Path, data: Documents) -> None:
     prompts = [Prompt(data.kind_name(i), data.prompt(i)) for i in range(6)]
     cells = measure(

@@ -203,7 +203,7 @@ def _check_cutting(options: argparse.Namespace) -> None:
 def _check_files(paths: Iterable[Path]) -> None:
     for path in paths:
         if not path.is_file():
-            raise NotFoundError(f"{path}: no such file")
+            raise NotFoundError(f"{path} is no file" if path.exists() else f"{path}: no such file")
 
 
 def _texts(paths: Sequence[Path], target: Path) -> tuple[list[Text], Tokenizer]:
@@ -239,8 +239,11 @@ def _vocab_size(target: Path) -> int:
 
 def _prompts(options: argparse.Namespace) -> int:
     _need_torch()
+    from fastspec.train.files import check_output
+
     _check_cutting(options)
     _check_files(options.texts)
+    check_output(options.out)
     found = _cut(options.texts, hub.resolve_model(options.target), options)
     found.save(options.out)
     print(f"{options.out}: {_described(found)}")
@@ -249,11 +252,13 @@ def _prompts(options: argparse.Namespace) -> int:
 
 def _generate(options: argparse.Namespace) -> int:
     _need_torch()
+    from fastspec.train.files import check_output
     from fastspec.train.generate import continue_prompts
 
     _check_cutting(options)
     _check_files(options.prompts)
     chosen = _generate_options(options)
+    check_output(options.out)
     target = hub.resolve_model(options.target)
     made = continue_prompts(target, _cut(options.prompts, target, options), chosen, print)
     made.save(options.out)
@@ -400,10 +405,14 @@ def _validation(options: argparse.Namespace, generate: GenerateOptions, target: 
 def _acceptance(options: argparse.Namespace) -> int:
     _need_torch()
     from fastspec.train.acceptance import Prompt, coupling_table, measure, table, variants
-    from fastspec.train.files import write_json
+    from fastspec.train.files import check_output, write_json
 
     _check_cutting(options)
     _check_files(options.data)
+    if options.contexts and min(options.contexts) < 1:
+        raise InvalidArgumentError(f"contexts has {min(options.contexts)}, expected 1 or more")
+    if options.json is not None:
+        check_output(options.json)
     target = hub.resolve_model(options.target)
     if options.contexts:
         options.prompt_tokens = [max(options.contexts), max(options.contexts)]

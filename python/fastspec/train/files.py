@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,23 +34,45 @@ def shards(stem: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, dict[str
     return {f"{stem}-{i:05d}-of-{len(parts):05d}.safetensors": part for i, part in enumerate(parts, 1)}
 
 
+def check_output(path: Path) -> None:
+    """Raises InvalidArgumentError where a file cannot be written, before the work whose result it is to hold."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise InvalidArgumentError(f"{path} cannot be written: {error.strerror or error}") from None
+    if path.is_dir():
+        raise InvalidArgumentError(f"{path} is a directory, a file is to be written")
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A scratch file that becomes `path`, or is gone if anything fails."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield scratch
+        scratch.rename(path)
+    except BaseException:
+        scratch.unlink(missing_ok=True)
+        raise
+
+
 def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> None:
     """A safetensors file."""
     from safetensors.torch import save_file
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, scratch, metadata=dict(metadata or {}))
-    scratch.chmod(0o644)  # safetensors makes files that only their owner reads
-    scratch.rename(path)
+    with _replacing(path) as scratch:
+        whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
+        save_file(whole, scratch, metadata=dict(metadata or {}))
+        scratch.chmod(0o644)  # safetensors makes files that only their owner reads
 
 
 def write_json(path: Path, value: Any) -> None:
     """A JSON file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    scratch.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-    scratch.rename(path)
+    with _replacing(path) as scratch:
+        scratch.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
 def write_weights(directory: Path, tensors: Mapping[str, torch.Tensor]) -> None:

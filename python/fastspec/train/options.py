@@ -183,6 +183,7 @@ class GenerateOptions:
             ("opening", 0, 1 << 16),
             ("minutes", 0, 1e6),
             ("concurrency", 1, 4096),
+            ("seed", 0, 1 << 62),
         ):
             value = getattr(self, name)
             if not low <= value <= high:

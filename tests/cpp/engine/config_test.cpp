@@ -137,7 +137,7 @@ TEST(EngineConfigTest, RefusalsNameTheOptionAndItsValue) {
         parts);
   };
   refuses_context(-1, 0, false, {"window", "-1"});
-  refuses_context(0, 4, false, {"sinks", "4", "0 to 0"});
+  refuses_context(0, 4, false, {"sinks", "window is 0"});
   refuses_context(64, -4, false, {"sinks", "-4"});
   refuses_context(64, 0, true, {"rebase_positions", "sinks"});
 }
