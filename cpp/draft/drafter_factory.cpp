@@ -126,13 +126,14 @@ DraftNeeds draft_needs(const SpeculationConfig& speculation, const std::optional
   }
   const StandaloneModel& small = std::get<StandaloneModel>(*model);
   const ModelConfig& config = small.config;
-  return {
-      .weights = small.weights.bytes(),
-      .shared_kv_bytes_per_token =
-          KvShape{config.num_layers, config.num_kv_heads, config.head_dim, dtype}.bytes_per_token(),
-      .activations = Transformer::activation_bytes(config, element, limits.pass.max_rows, limits.pass.max_sequences) +
-                     PassBuffers::device_bytes(limits.pass),
-      .num_layers = config.num_layers};
+  return {.weights = small.weights.bytes(),
+          .shared_kv_bytes_per_token =
+              KvShape{config.num_layers, config.num_kv_heads, config.head_dim, dtype}.bytes_per_token(),
+          .activations =
+              Transformer::activation_bytes(config, element, limits.pass.max_rows, limits.pass.max_sequences) +
+              StandaloneDrafter::proposal_bytes(limits.pass.max_sequences, draft_shape(speculation, model).max_nodes) +
+              PassBuffers::device_bytes(limits.pass),
+          .num_layers = config.num_layers};
 }
 
 std::unique_ptr<Drafter> make_drafter(const SpeculationConfig& speculation, std::optional<DraftModel> model,

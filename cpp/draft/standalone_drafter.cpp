@@ -23,6 +23,11 @@ StandaloneDrafter::StandaloneDrafter(const ModelConfig& config, Weights weights,
   confidences_ = device.allocate_host(sequences * sizeof(float), "confidences of drafted tokens");
 }
 
+std::size_t StandaloneDrafter::proposal_bytes(int max_sequences, int max_drafted) {
+  return static_cast<std::size_t>(max_sequences) *
+         (sizeof(std::int32_t) + static_cast<std::size_t>(max_drafted) * sizeof(TokenId));
+}
+
 Matrix StandaloneDrafter::forward(std::span<const Rows> rows) {
   constexpr int kUsualRows = 2;  // the root, and the last token of a chain that was accepted whole
   bool recurs = true;

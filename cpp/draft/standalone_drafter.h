@@ -27,6 +27,9 @@ class StandaloneDrafter final : public Drafter {
   /// @throws Error(kOutOfMemory).
   StandaloneDrafter(const ModelConfig& config, Weights weights, Backend& backend, DType dtype, const Limits& limits);
 
+  /// Device memory of what is asked for proposals, beside the model's passes.
+  static std::size_t proposal_bytes(int max_sequences, int max_drafted);
+
   std::string name() const override { return "standalone"; }
   DraftShape shape() const override { return {limits_.max_drafted, limits_.max_drafted}; }
   void draft(std::span<const DraftRequest> requests, std::span<TokenTree> trees) override;

@@ -319,8 +319,8 @@ std::string MatrixReach::missing(int batch) const {
   more_than(accepted_ngram_, 0, "accepted tokens of the n-gram drafter");
   more_than(accepted_longspec_chain_, 20, "accepted tokens of LongSpec's chains");
   more_than(accepted_longspec_tree_, accepted_longspec_chain_, "accepted tokens of LongSpec's trees");
-  more_than(accepted_dflash_, 5, "accepted tokens of DFlash's blocks");
-  more_than(accepted_dflash_window_, 5, "accepted tokens of DFlash's blocks over a window");
+  more_than(accepted_dflash_, 20, "accepted tokens of DFlash's blocks");
+  more_than(accepted_dflash_window_, 20, "accepted tokens of DFlash's blocks over a window");
   more_than(cut_rows_, 1000, "rows cut by a row budget");
   more_than(passes_undrafted_, 100, "passes that a row budget let nobody draft for");
   more_than(cut_accepted_, 1000, "accepted tokens under a row budget");

@@ -99,6 +99,7 @@ std::size_t DFlashDrafter::activation_bytes(const DFlashModel& model, std::size_
   return Transformer::activation_bytes(config.decoder, element_size, layout.pass.max_rows,
                                        layout.together * limits.max_drafted) +
          PassBuffers::device_bytes(layout.pass) +
+         static_cast<std::size_t>(layout.together * limits.max_drafted) * sizeof(std::int32_t) +
          ContextProjection::activation_bytes(config.decoder, model.fc, element_size, layout.projected_rows) +
          sinks * static_cast<std::size_t>(limits.pass.max_sequences) * std::size_t(config.decoder.hidden_size) *
              element_size;
@@ -312,7 +313,8 @@ void DFlashDrafter::propose(const Matrix& logits, std::span<const DraftRequest* 
       SamplingRule& rule = rules.emplace_back(request->rule);
       // What the rows before this one propose is not known yet; how many they are is.
       rule.num_generated += row - 1;
-      positions.push_back(static_cast<std::int32_t>(request->tokens.size()) - 1 + row);
+      // The masks are asked what stands at their own place, after the row before.
+      positions.push_back(static_cast<std::int32_t>(request->tokens.size()) - 2 + row);
     }
   }
   backend_.device->copy_to_device(positions_.data(), positions.data(), positions.size() * sizeof(std::int32_t));

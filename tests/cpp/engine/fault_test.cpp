@@ -130,7 +130,7 @@ TEST_P(Fault, AtEveryOperationLeavesNothingBehind) {
   options.wrap_ops = [&](std::unique_ptr<Ops> ops) { return std::make_unique<FailingOps>(std::move(ops), countdown); };
   const auto engine = make_engine(std::move(options));
   Outputs outputs;
-  const int operations = drafter == "standalone" ? 112 : drafter == "longspec" ? 66 : drafter == "dflash" ? 24 : 0;
+  const int operations = drafter == "standalone" ? 124 : drafter == "longspec" ? 74 : drafter == "dflash" ? 26 : 0;
   const int failures = run_with_failures(*engine, *countdown, operations, pipelined, outputs, requests);
   EXPECT_EQ(difference(plain, outputs), "");
   EXPECT_GT(failures, 60);

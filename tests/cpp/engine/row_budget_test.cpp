@@ -258,7 +258,7 @@ TEST_F(MeasuredCosts, AreKeptAndReadAgain) {
 
 TEST_F(MeasuredCosts, WithoutTimeAreThoseOfTheSmallestPasses) {
   HarnessOptions options = options_of("standalone:tiny", false);
-  options.budget.profile_seconds = 1e-6;
+  options.budget.profile_seconds = 1e-9;
   const auto engine = make_engine(std::move(options));
   const CostProfile profile = engine->profile();
   EXPECT_EQ(profile.costs.linear.counts, (std::vector<int>{1, 2}));
