@@ -321,7 +321,7 @@ void StepRunner::observe(const Step& step) {
     if (error.code() == ErrorCode::kDeviceFailure) throw;
     // The tokens stand; what the drafter knows of these sequences is rebuilt when it drafts next.
     log(LogLevel::kWarning, "drafter ", drafter_->name(), " lost its state of ", observations.size(),
-        " sequences and rebuilds it: ", error.what());
+        " sequences, which it rebuilds where it can: ", error.what());
     for (const Observation& seen : observations) drafter_->truncate(seen.seq, 0);
     stats_.draft_failures += static_cast<std::int64_t>(observations.size());
   }
