@@ -68,9 +68,9 @@ must "optimised build" bash tools/install.sh "$release" -DFASTSPEC_BUILD_TESTS=O
 must "optimised build of tests" cmake --build "$release"
 model=$(python tools/fetch_demo_model.py | tail -n 1) && export FASTSPEC_TEST_MODEL=$model
 step "demo model" test -f "$model/model.safetensors"
-step "ctest, optimised" ctest --test-dir "$release" --output-on-failure
+step "ctest, optimised" ctest --test-dir "$release" --output-on-failure -j "$(nproc)"
 step "package" consumer
 step "pytest" python -m pytest -q
 step "GPU kernels compile" compile_kernels
-step "build with sanitizers" build_sanitizers && step "ctest, sanitizers" ctest --preset cpu-debug
+step "build with sanitizers" build_sanitizers && step "ctest, sanitizers" ctest --preset cpu-debug -j "$(nproc)"
 summary
