@@ -4,6 +4,7 @@
 #include <fastspec/engine.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -36,6 +37,7 @@ struct EngineParts {
   std::shared_ptr<const Tokenizer> tokenizer;  // may be null
   std::optional<DraftModel> draft_model;
   std::unique_ptr<Drafter> drafter;     // used instead of the configured one when set
+  std::function<std::unique_ptr<Drafter>(std::unique_ptr<Drafter>)> wrap_drafter;  // puts another around it, when set
   std::optional<CostParameters> costs;  // used instead of measured ones when set
 };
 

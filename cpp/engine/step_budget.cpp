@@ -66,10 +66,10 @@ void StepBudget::choose(Step& step) {
   for (int i = 0; i < step.size(); ++i) {
     if (step.trees[i].num_drafted() == 0) continue;
     calibration_.chances(step.trees[i], is_sampled(*step.sequences[i]), chances_);
-    survivals_[i] = survival(step.trees[i], chances_);
+    survival(step.trees[i], chances_, survivals_[i]);
   }
   const RowOffer offer = offer_of(step);
-  const std::vector<RankedNode> ranking = rank_rows(step.trees, survivals_);
+  const std::span<const RankedNode> ranking = ranking_.rank(step.trees, survivals_);
   const bool is_auto = config_.mode == RowBudgetMode::kAuto;
   std::vector<double> ratios = is_auto ? config_.ratios : std::vector<double>{config_.ratio};
   if (is_auto && step.num_drafted > 0) {

@@ -55,6 +55,7 @@ class StepBudget {
   std::vector<DraftCandidate> candidates_;
   std::vector<std::vector<float>> survivals_;
   std::vector<float> chances_;
+  RowRanking ranking_;
 };
 
 }  // namespace fastspec

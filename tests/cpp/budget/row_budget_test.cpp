@@ -228,7 +228,9 @@ Offered random_offer(std::mt19937& random, int num_trees, int max_nodes) {
     result.offer.num_decoding += decodes ? 1 : 0;
     result.offer.num_drafting += result.trees.back().num_drafted() > 0 ? 1 : 0;
   }
-  result.ranking = rank_rows(result.trees, survivals);
+  RowRanking ranking;
+  const std::span<const RankedNode> nodes = ranking.rank(result.trees, survivals);
+  result.ranking.assign(nodes.begin(), nodes.end());
   result.offer.max_drafted = static_cast<int>(random() % (result.ranking.size() + 3));
   return result;
 }
@@ -289,7 +291,8 @@ TEST(PriceSharesTest, PassesWithoutTiersAreNotRaised) {
   std::vector<TokenTree> trees(1, TokenTree(0));
   for (int node = 1; node <= 8; ++node) trees[0].add(node, node - 1, 0.5f);
   const std::vector<std::vector<float>> survivals = {survival(trees[0])};
-  const std::vector<RankedNode> ranking = rank_rows(trees, survivals);
+  RowRanking ranker;
+  const std::span<const RankedNode> ranking = ranker.rank(trees, survivals);
   const double ratios[] = {0.3};
   RowOffer offer{.sequences = {{1, 0}}, .num_decoding = 1, .num_drafting = 1, .max_drafted = 8};
   EXPECT_EQ(price_shares(offer, ranking, ratios, hinge(8))[0].kept, 2);
