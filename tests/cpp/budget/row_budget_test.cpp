@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 #include <random>
+#include <tuple>
 
 #include "step/row_tiers.h"
 
@@ -91,6 +92,32 @@ TEST(SurvivalTest, NeverGrowsAlongAPath) {
     for (int node = 1; node < tree.num_nodes(); ++node) {
       EXPECT_LE(scores[node], scores[tree.parents[node]]);
       EXPECT_GE(scores[node], 0.0f);
+    }
+  }
+}
+
+TEST(RowRankingTest, OrdersAsASortDoes) {
+  std::mt19937 random(12);
+  std::uniform_real_distribution<float> uniform(0, 1);
+  RowRanking ranker;
+  for (int round = 0; round < 100; ++round) {  // one after another in the same memory
+    std::vector<TokenTree> trees;
+    std::vector<std::vector<float>> survivals;
+    std::vector<std::tuple<float, int, int, int>> expected;
+    for (int t = 0; t < static_cast<int>(random() % 8); ++t) {
+      TokenTree& tree = trees.emplace_back(random_tree(random, 60));
+      for (float& confidence : tree.confidence) confidence = random() % 4 == 0 ? 0.5f : uniform(random);
+      survivals.push_back(survival(tree));
+      const std::vector<int> depths = tree.depths();
+      for (int node = 1; node < tree.num_nodes(); ++node) {
+        expected.emplace_back(-survivals.back()[node], depths[node], t, node);
+      }
+    }
+    std::sort(expected.begin(), expected.end());
+    const std::span<const RankedNode> ranking = ranker.rank(trees, survivals);
+    ASSERT_EQ(ranking.size(), expected.size());
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      ASSERT_EQ(std::tuple(-ranking[i].survival, ranking[i].depth, ranking[i].tree, ranking[i].node), expected[i]) << i;
     }
   }
 }

@@ -227,6 +227,35 @@ TEST_F(MeasuredCosts, AreThoseOfTheEnginesPassesAndLeaveNothingBehind) {
   }
 }
 
+TEST_F(MeasuredCosts, OfABlockDrafterAreThoseOfItsBlocks) {
+  HarnessOptions options = options_of("dflash:tiny", false);
+  options.costs = costs(1);
+  const auto engine = make_engine(std::move(options));
+  const CostProfile profile = engine->profile();
+  const double pass = profile.costs.linear.milliseconds.front();
+  EXPECT_GT(profile.costs.draft.milliseconds.front(), 0.02 * pass) << "a draft that runs no layer takes no time";
+}
+
+TEST(RowBudgetOfAnEngine, ChangesBetweenRequests) {
+  const std::vector<Request> requests = some_requests(3, 60);
+  const auto engine = make_engine(planted_options(requests, 1.0, 0.001));
+  const Outputs plain = run_plain_alone({}, requests);
+  const auto kept_share = [&](const std::string& mode) {
+    engine->set_row_budget(mode);
+    engine->reset_stats();
+    EXPECT_EQ(difference(plain, run(*engine, requests, 1)), "");
+    const EngineStats stats = engine->stats();
+    return static_cast<double>(stats.verified_tokens) / static_cast<double>(stats.drafted_tokens);
+  };
+  EXPECT_EQ(kept_share("off"), 1.0);
+  EXPECT_LT(kept_share("fixed:0.5"), 0.7);
+  EXPECT_GT(kept_share("auto"), 0.7);
+  expect_error(ErrorCode::kInvalidArgument, {"fixed:2"}, [&] { engine->set_row_budget("fixed:2"); });
+  engine->submit(requests[0]);
+  expect_error(ErrorCode::kInvalidArgument, {"while no request runs"}, [&] { engine->set_row_budget("off"); });
+  expect_error(ErrorCode::kInvalidArgument, {"drafter"}, [] { make_engine({})->set_row_budget("auto"); });
+}
+
 TEST_F(MeasuredCosts, AreKeptAndReadAgain) {
   {
     make_engine(options_of("ngram", false));
