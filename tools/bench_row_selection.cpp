@@ -1,5 +1,6 @@
 // Host time of the row budget's cut: chances, survival, ranking of all drafted rows, the share that pays and the pruned
-// trees. Prints microseconds a step, the median of many.
+// trees; and of learning from the step. Prints microseconds a step: medians, and the mean of learning, which refits now
+// and then.
 //   bench_row_selection [STEPS]
 #include <algorithm>
 #include <chrono>
@@ -38,23 +39,20 @@ TokenTree levels(std::span<const int> widths, std::mt19937& random) {
   return tree;
 }
 
-/// A calibration that has seen something at every depth.
-Calibration taught(std::span<const TokenTree> trees, std::mt19937& random) {
-  Calibration calibration;
-  for (int round = 0; round < 20; ++round) {
-    for (const TokenTree& tree : trees) {
-      std::vector<int> path;
-      for (int node = 1; node < tree.num_nodes(); ++node) {
-        if (tree.parents[node] == (path.empty() ? 0 : path.back()) && random() % 3 > 0) path.push_back(node);
-      }
-      calibration.observe(tree, path, false);
-    }
+/// Some path of a tree.
+std::vector<int> walk(const TokenTree& tree, std::mt19937& random) {
+  std::vector<int> path;
+  for (int node = 1; node < tree.num_nodes(); ++node) {
+    if (tree.parents[node] == (path.empty() ? 0 : path.back()) && random() % 3 > 0) path.push_back(node);
   }
-  return calibration;
+  return path;
 }
 
 void measure(const char* name, const std::vector<TokenTree>& drafted, int steps, std::mt19937& random) {
-  const Calibration calibration = taught(drafted, random);
+  Calibration calibration;
+  for (int round = 0; round < 20; ++round) {  // it has seen something at every depth
+    for (const TokenTree& tree : drafted) calibration.observe(tree, walk(tree, random), false);
+  }
   const CostModel cost({.linear = {{1, 128, 4096}, {4.5, 4.6, 40}}, .per_key = 1e-6, .draft = {{1, 64}, {1, 2}}});
   const double ratios[] = {0.25, 0.5, 0.75, 1.0};
   RowOffer offer{.num_decoding = static_cast<int>(drafted.size()), .max_drafted = 1 << 20, .max_padded = 4096};
@@ -64,6 +62,7 @@ void measure(const char* name, const std::vector<TokenTree>& drafted, int steps,
   std::vector<float> chances;
   RowRanking ranker;
   int kept = 0;
+  double learning_us = 0;
   for (int step = 0; step < steps; ++step) {
     std::vector<TokenTree> trees = drafted;
     const Clock::time_point start = Clock::now();
@@ -86,6 +85,11 @@ void measure(const char* name, const std::vector<TokenTree>& drafted, int steps,
     price_us.push_back(us(priced - ranked));
     prune_us.push_back(us(end - priced));
     all_us.push_back(us(end - start));
+    std::vector<std::vector<int>> paths;
+    for (const TokenTree& tree : trees) paths.push_back(walk(tree, random));
+    const Clock::time_point learning = Clock::now();
+    for (std::size_t i = 0; i < trees.size(); ++i) calibration.observe(trees[i], paths[i], false);
+    learning_us += us(Clock::now() - learning) / steps;
   }
   const auto median = [](std::vector<double>& values) {
     std::nth_element(values.begin(), values.begin() + std::ssize(values) / 2, values.end());
@@ -93,8 +97,11 @@ void measure(const char* name, const std::vector<TokenTree>& drafted, int steps,
   };
   int nodes = 0;
   for (const TokenTree& tree : drafted) nodes += tree.num_drafted();
-  std::printf("%-22s %5d rows, %5d kept: %7.1f us = chances %.1f, ranking %.1f, prices %.1f, pruning %.1f\n", name,
-              nodes, kept, median(all_us), median(chance_us), median(rank_us), median(price_us), median(prune_us));
+  std::printf(
+      "%-22s %5d rows, %5d kept: %7.1f us = chances %.1f, ranking %.1f, prices %.1f, pruning %.1f; "
+      "learning %.1f\n",
+      name, nodes, kept, median(all_us), median(chance_us), median(rank_us), median(price_us), median(prune_us),
+      learning_us);
 }
 
 }  // namespace

@@ -4,8 +4,8 @@
 // until a run of 16 tokens comes a second time, because small models loop.
 //   study_drafts --model DIR --drafter SPEC --prompts FILE [--batch 16] [--max-tokens 128] [--temperature 0]
 //                [--dtype bfloat16] [--tree-widths 1,1,1,1] [--max-draft-tokens N] [--labels 22000]
-//                [--minutes 600] [--threads 0] [--csv OUT]
-// FILE has a JSON array of token ids in every line. OUT gets a line for every drafted token.
+//                [--minutes 600] [--device cpu] [--threads 0] [--csv OUT]
+// FILE has a JSON array of token ids in every line. OUT gets a line for every drafted token; margins are seen on a CPU.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -79,21 +79,24 @@ class MarginOps final : public InterceptedOps {
 /// Keeps every draft of another drafter, with its fate.
 class RecordingDrafter final : public Drafter {
  public:
-  RecordingDrafter(std::unique_ptr<Drafter> inner, MarginOps& margins, std::vector<std::vector<Fate>>& steps)
+  /// @param margins null: not known.
+  RecordingDrafter(std::unique_ptr<Drafter> inner, MarginOps* margins, std::vector<std::vector<Fate>>& steps)
       : inner_(std::move(inner)), margins_(margins), steps_(steps) {}
 
   std::string name() const override { return inner_->name(); }
   DrafterNeeds needs() const override { return inner_->needs(); }
   DraftShape shape() const override { return inner_->shape(); }
   void draft(std::span<const DraftRequest> requests, std::span<TokenTree> trees) override {
-    margins_.forget();
+    if (margins_ != nullptr) margins_->forget();
     inner_->draft(requests, trees);
     pending_.clear();
     for (std::size_t i = 0; i < requests.size(); ++i) {
       if (repeats(requests[i].tokens)) continue;
       Fate& fate = pending_[requests[i].seq];
       fate.tree = trees[i];
-      for (const float confidence : trees[i].confidence) fate.margins.push_back(margins_.margin(confidence));
+      for (const float confidence : trees[i].confidence) {
+        fate.margins.push_back(margins_ == nullptr ? NAN : margins_->margin(confidence));
+      }
     }
   }
   void observe(std::span<const Observation> observations) override {
@@ -126,7 +129,7 @@ class RecordingDrafter final : public Drafter {
     return std::search(tokens.begin(), tokens.end() - 1, last.begin(), last.end()) != tokens.end() - 1;
   }
   std::unique_ptr<Drafter> inner_;
-  MarginOps& margins_;
+  MarginOps* margins_;
   std::vector<std::vector<Fate>>& steps_;
   std::unordered_map<SeqId, Fate> pending_;
 };
@@ -148,7 +151,7 @@ std::vector<int> integers(const std::string& text) {
 }
 
 Options parse(int count, char** arguments) {
-  std::map<std::string, std::string> given = {{"--batch", "16"}, {"--dtype", "bfloat16"}};
+  std::map<std::string, std::string> given = {{"--batch", "16"}, {"--dtype", "bfloat16"}, {"--device", "cpu"}};
   for (int i = 1; i + 1 < count; i += 2) given[arguments[i]] = arguments[i + 1];
   Options options;
   options.prompts = given["--prompts"];
@@ -160,6 +163,7 @@ Options parse(int count, char** arguments) {
   EngineConfig& engine = options.engine;
   if (given.count("--threads") > 0) engine.num_threads = std::stoi(given["--threads"]);
   engine.model = given["--model"];
+  engine.device = given["--device"];
   engine.dtype = parse_dtype(given["--dtype"]);
   engine.max_num_seqs = std::stoi(given["--batch"]);
   engine.max_batch_rows = 4096;
@@ -192,10 +196,13 @@ int num_labels(std::span<const Fate> step) {
 std::vector<std::vector<Fate>> record(const Options& options) {
   std::vector<std::vector<Fate>> steps;
   EngineParts parts = EngineCore::load(options.engine, {});
-  auto ops = std::make_unique<MarginOps>(std::move(parts.backend.ops));
-  MarginOps& margins = *ops;
-  parts.backend.ops = std::move(ops);
-  parts.wrap_drafter = [&](std::unique_ptr<Drafter> inner) {
+  MarginOps* margins = nullptr;
+  if (options.engine.device.starts_with("cpu")) {
+    auto ops = std::make_unique<MarginOps>(std::move(parts.backend.ops));
+    margins = ops.get();
+    parts.backend.ops = std::move(ops);
+  }
+  parts.wrap_drafter = [margins, &steps](std::unique_ptr<Drafter> inner) {
     return std::make_unique<RecordingDrafter>(std::move(inner), margins, steps);
   };
   EngineCore engine(options.engine, std::move(parts));
