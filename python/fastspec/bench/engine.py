@@ -60,10 +60,11 @@ class ShapeSide:
         self._last: ShapePoint | None = None
 
     def prepare(self, point: Point) -> None:
-        """One step, in which graphs are recorded and buffers grow."""
+        """One step, in which graphs are recorded and buffers grow; a whole run where a row budget makes more shapes."""
         self._point = point
         self._set_row_budget()
-        self._benchmark.measure(point.batch, point.context, 1, 1, self._speculative)
+        steps = self._steps if self._variant else 1
+        self._benchmark.measure(point.batch, point.context, steps, 1, self._speculative)
 
     def run(self) -> Run:
         """Steps from the point's context on."""
@@ -131,9 +132,9 @@ class ModelSide:
         self._prompt_seconds = 0.0
 
     def prepare(self, point: Point) -> None:
-        """A short run, in which graphs are recorded and buffers grow."""
+        """A short run, in which graphs are recorded and buffers grow; a whole one where a row budget makes more shapes."""
         self._point = point
-        self._requests = self._make_requests(min(8, self._max_tokens))
+        self._requests = self._make_requests(self._max_tokens if self._variant else min(8, self._max_tokens))
         self.run()
         self._requests = self._make_requests(self._max_tokens)
 
