@@ -2,7 +2,9 @@
 #include "budget/calibration.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 
 namespace fastspec {
 
@@ -18,9 +20,13 @@ constexpr int kPredictionsBetweenBins = 1024;
 
 using Weights = ChanceFit::Weights;
 
+constexpr float kLeast = 1e-4f;  // confidences nearer to 0 or 1 count as this
+constexpr std::uint32_t kFirstPlace = std::bit_cast<std::uint32_t>(0x1p-14f);  // below kLeast
+constexpr int kCellBits = 20;                                                  // of 23: eight cells a power of two
+
 Weights features(float confidence) {
   if (std::isnan(confidence)) return {1, 0, 0};
-  const double c = std::clamp(static_cast<double>(confidence), 1e-4, 1 - 1e-4);
+  const auto c = static_cast<double>(std::clamp(confidence, kLeast, 1 - kLeast));
   return {1, std::log(c), -std::log1p(-c)};
 }
 
@@ -86,8 +92,29 @@ double calibration_error(std::span<const ReliabilityBin> bins) {
   return mass > 0 ? error / mass : 0;
 }
 
+ChanceFit::ChanceFit(int window, double prior_strength) : window_(window), prior_strength_(prior_strength) {
+  draw_curve();
+}
+
+void ChanceFit::draw_curve() {
+  for (int i = 0; i <= Curve::kCells; ++i) {
+    // Places are dense near 0, and mirrored near 1, where the curve is steep.
+    const float place = std::bit_cast<float>(kFirstPlace + (static_cast<std::uint32_t>(i) << kCellBits));
+    curve_.low[i] = static_cast<float>(sigmoid(dot(weights_, features(place))));
+    curve_.high[i] = static_cast<float>(sigmoid(dot(weights_, features(1 - place))));
+  }
+  curve_.unknown = static_cast<float>(sigmoid(weights_[0]));
+}
+
 float ChanceFit::chance(float confidence) const {
-  return static_cast<float>(sigmoid(dot(weights_, features(confidence))));
+  if (std::isnan(confidence)) return curve_.unknown;
+  const float within = std::clamp(confidence, kLeast, 1 - kLeast);
+  const bool is_high = within > 0.5f;
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(is_high ? 1 - within : within) - kFirstPlace;
+  const std::uint32_t cell = std::min<std::uint32_t>(bits >> kCellBits, Curve::kCells - 1);
+  const float beyond = static_cast<float>(bits - (cell << kCellBits)) / (1u << kCellBits);
+  const auto& curve = is_high ? curve_.high : curve_.low;
+  return curve[cell] + beyond * (curve[cell + 1] - curve[cell]);
 }
 
 void ChanceFit::add(float confidence, bool accepted) {
@@ -101,12 +128,15 @@ void ChanceFit::add(float confidence, bool accepted) {
 }
 
 void ChanceFit::refit_when_due(const Weights& prior) {
-  constexpr int kLeast = 32;
-  if (num_new_ < std::max(kLeast, num_labels() / 4)) return;
+  constexpr int kLeastNew = 32;
+  // A full window is fitted anew when all of it is new: a large batch fills a quarter in every step.
+  const int due = num_labels() < window_ ? num_labels() / 4 : window_;
+  if (num_new_ < std::max(kLeastNew, due)) return;
   num_new_ = 0;
   is_fitted_ = true;
   constexpr int kSteps = 12;
   for (int step = 0; step < kSteps && improve(prior); ++step) continue;
+  draw_curve();
 }
 
 double ChanceFit::loss(const Weights& weights, const Weights& prior) const {

@@ -31,7 +31,7 @@ class ChanceFit {
   static constexpr Weights kIdentity = {0, 1, 1};
 
   /// @param window labels kept, the latest; `prior_strength` as if that many labels of unit weight spoke for the prior.
-  ChanceFit(int window, double prior_strength) : window_(window), prior_strength_(prior_strength) {}
+  ChanceFit(int window, double prior_strength);
 
   /// NaN is a confidence that the drafter does not have: its chance is that of all tokens alike.
   float chance(float confidence) const;
@@ -48,6 +48,13 @@ class ChanceFit {
     Weights features;
     bool accepted;
   };
+  /// Values of the fitted curve, which chance() draws lines between: a step asks for thousands.
+  struct Curve {
+    static constexpr int kCells = 104;  // of each half of 0 to 1, eight to each power of two
+    std::array<float, kCells + 1> low{}, high{};
+    float unknown = 0;
+  };
+  void draw_curve();
   double loss(const Weights& weights, const Weights& prior) const;
   /// A Newton step from the current weights; false when it gains nothing.
   bool improve(const Weights& prior);
@@ -59,6 +66,7 @@ class ChanceFit {
   int num_new_ = 0;
   bool is_fitted_ = false;
   Weights weights_ = kIdentity;
+  Curve curve_;
 };
 
 class Calibration {

@@ -15,8 +15,9 @@ namespace {
 constexpr int kWarmUpSteps = 8;  // of sequences, before anything is decided
 constexpr int kMemory = 16;      // drafting steps that a sequence's mean reaches back
 constexpr int kMemoryOfEveryone = 256;
-constexpr double kDoubt = 4;             // steps of everyone's that a sequence's own are mixed with
-constexpr double kProbeShare = 0.005;    // of the time
+constexpr double kShareToStop = 0.3;   // of what a change must gain, where fewer draft: plain decoding is the yardstick
+constexpr double kDoubt = 4;           // steps of everyone's that a sequence's own are mixed with
+constexpr double kProbeShare = 0.005;  // of the time
 constexpr int kLeastBetweenProbes = 16;  // steps
 
 void add(DraftRecord& record, int num_verified, int num_accepted, int memory) {
@@ -83,8 +84,11 @@ void DraftSwitch::decide(std::span<const DraftCandidate> decoding, int max_padde
                    [&](std::size_t a, std::size_t b) { return expected[a].accepted > expected[b].accepted; });
 
   Pricing as_it_is(decoding, max_padded, cost);
+  std::size_t num_on = 0;
   for (std::size_t i = 0; i < decoding.size(); ++i) {
-    if (decoding[i].record->is_on) as_it_is.join(decoding[i], expected[i]);
+    if (!decoding[i].record->is_on) continue;
+    as_it_is.join(decoding[i], expected[i]);
+    ++num_on;
   }
   Price chosen = as_it_is.price();
   Pricing pricing(decoding, max_padded, cost);
@@ -98,7 +102,8 @@ void DraftSwitch::decide(std::span<const DraftCandidate> decoding, int max_padde
     best = all;
     num_best = count;
   }
-  if (best.rate() > chosen.rate() * (1 + min_saving_)) {
+  const double saving = num_best < num_on ? kShareToStop * min_saving_ : min_saving_;
+  if (best.rate() > chosen.rate() * (1 + saving)) {
     chosen = best;
     for (std::size_t i = 0; i < order.size(); ++i) decoding[order[i]].record->is_on = i < num_best;
   }

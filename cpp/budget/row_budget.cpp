@@ -2,43 +2,63 @@
 #include "budget/row_budget.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 
 #include "base/check.h"
 #include "step/row_tiers.h"
 
 namespace fastspec {
 
-std::vector<float> survival(const TokenTree& tree, std::span<const float> chances) {
+void survival(const TokenTree& tree, std::span<const float> chances, std::vector<float>& result) {
   FS_CHECK(chances.size() == tree.tokens.size(), chances.size(), " chances of ", tree.num_nodes(), " nodes");
-  std::vector<float> result(tree.tokens.size(), 1.0f);
+  result.assign(tree.tokens.size(), 1.0f);
   for (int node = 1; node < tree.num_nodes(); ++node) {
     const float factor = std::isnan(chances[node]) ? 1.0f : std::clamp(chances[node], 0.0f, 1.0f);
     result[node] = result[tree.parents[node]] * factor;
   }
-  return result;
 }
 
 std::vector<float> survival(const TokenTree& tree) {
-  return survival(tree, tree.confidence);
+  std::vector<float> result;
+  survival(tree, tree.confidence, result);
+  return result;
 }
 
-std::vector<RankedNode> rank_rows(std::span<const TokenTree> trees, std::span<const std::vector<float>> survivals) {
+template <typename Key>
+void RowRanking::order_by(int num_keys, const Key& key) {
+  begins_.assign(static_cast<std::size_t>(num_keys) + 1, 0);
+  for (const RankedNode& node : nodes_) ++begins_[key(node) + 1];
+  for (int i = 1; i < num_keys; ++i) begins_[i] += begins_[i - 1];
+  ordered_.resize(nodes_.size());
+  for (const RankedNode& node : nodes_) ordered_[begins_[key(node)]++] = node;
+  nodes_.swap(ordered_);
+}
+
+std::span<const RankedNode> RowRanking::rank(std::span<const TokenTree> trees,
+                                             std::span<const std::vector<float>> survivals) {
   FS_CHECK(trees.size() == survivals.size(), trees.size(), " trees, ", survivals.size(), " survivals");
-  std::vector<RankedNode> ranking;
+  nodes_.clear();
+  int deepest = 0;
   for (int t = 0; t < static_cast<int>(trees.size()); ++t) {
-    if (trees[t].num_drafted() == 0) continue;
-    const std::vector<int> depths = trees[t].depths();
-    for (int node = 1; node < trees[t].num_nodes(); ++node) {
-      ranking.push_back({survivals[t][node], depths[node], t, node});
+    const TokenTree& tree = trees[t];
+    depths_.assign(1, 0);
+    for (int node = 1; node < tree.num_nodes(); ++node) {
+      depths_.push_back(depths_[tree.parents[node]] + 1);
+      deepest = std::max(deepest, depths_.back());
+      nodes_.push_back({survivals[t][node], depths_.back(), t, node});
     }
   }
-  std::sort(ranking.begin(), ranking.end(), [](const RankedNode& a, const RankedNode& b) {
-    if (a.survival != b.survival) return a.survival > b.survival;
-    if (a.depth != b.depth) return a.depth < b.depth;
-    return a.tree != b.tree ? a.tree < b.tree : a.node < b.node;
-  });
-  return ranking;
+  // From the least significant part of the order to the most. Floats of 0 to 1 are ordered as their 30 bits are.
+  order_by(deepest + 1, [](const RankedNode& node) { return node.depth; });
+  constexpr int kBits = 10, kValues = 1 << kBits;
+  for (int shift = 0; shift < 3 * kBits; shift += kBits) {
+    order_by(kValues, [shift](const RankedNode& node) {
+      return kValues - 1 - static_cast<int>(std::bit_cast<std::uint32_t>(node.survival) >> shift & (kValues - 1));
+    });
+  }
+  return nodes_;
 }
 
 void keep_ranked(std::span<TokenTree> trees, std::span<const RankedNode> ranking, int count) {
@@ -59,7 +79,8 @@ int keep_best_rows(std::span<TokenTree> trees, int max_drafted) {
   std::vector<std::vector<float>> survivals;
   for (const TokenTree& tree : trees) survivals.push_back(survival(tree));
   const int count = std::max(max_drafted, 0);
-  keep_ranked(trees, rank_rows(trees, survivals), count);
+  RowRanking ranking;
+  keep_ranked(trees, ranking.rank(trees, survivals), count);
   return count;
 }
 

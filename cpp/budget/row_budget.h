@@ -15,7 +15,7 @@ namespace fastspec {
 /// Survival of every node: the product of chances on its path (D-cut: s_i,p). A missing or NaN chance counts as 1, and
 /// one above 1 too, so survival never grows along a path. [num_nodes], 1 for the root.
 /// @param chances [num_nodes] that a node is accepted once its parent was.
-std::vector<float> survival(const TokenTree& tree, std::span<const float> chances);
+void survival(const TokenTree& tree, std::span<const float> chances, std::vector<float>& result);
 /// The same with the drafter's confidence as it is.
 std::vector<float> survival(const TokenTree& tree);
 
@@ -26,9 +26,21 @@ struct RankedNode {
   int node = 0;
 };
 
-/// All drafted nodes, best first. Ties go to the smaller depth, then to the earlier tree and node, so the first of
-/// them, any number, are closed under parents.
-std::vector<RankedNode> rank_rows(std::span<const TokenTree> trees, std::span<const std::vector<float>> survivals);
+/// Ranks drafted nodes; its memory is used again.
+class RowRanking {
+ public:
+  /// All drafted nodes, best first. Ties go to the smaller depth, then to the earlier tree and node, so the first of
+  /// them, any number, are closed under parents. Valid until the next call.
+  std::span<const RankedNode> rank(std::span<const TokenTree> trees, std::span<const std::vector<float>> survivals);
+
+ private:
+  /// Brings the nodes into the order of a key of few bits; those of equal keys stay in the order they have.
+  template <typename Key>
+  void order_by(int num_keys, const Key& key);
+
+  std::vector<RankedNode> nodes_, ordered_;
+  std::vector<int> depths_, begins_;
+};
 
 /// Keeps the first `count` nodes of a ranking of these trees; the rest is pruned.
 void keep_ranked(std::span<TokenTree> trees, std::span<const RankedNode> ranking, int count);

@@ -58,6 +58,10 @@ Examples:
             if (!config.speculation.enabled()) {
               throw Error(ErrorCode::kInvalidArgument, "costs are for the row budget: name a --drafter");
             }
+            if (config.speculation.budget.mode == RowBudgetMode::kFixed) {
+              throw Error(ErrorCode::kInvalidArgument, "--row-budget " + config.speculation.budget.mode_text() +
+                                                           " has no effect here: only auto goes by costs");
+            }
             config.speculation.budget.mode = RowBudgetMode::kOff;  // no costs are needed before
             const std::unique_ptr<Engine> engine = options->engine.load(config);
             const CostProfile profile = engine->profile();

@@ -78,6 +78,10 @@ class Drafter {
   /// `to` starts on the first `length` tokens of `from`, whose pages it shares.
   virtual void share(SeqId from, SeqId to, int length) = 0;
 
+  /// For measuring: the first `length` tokens of a new sequence count as observed. What is kept of them is whatever
+  /// lies in memory.
+  virtual void start_on_noise([[maybe_unused]] SeqId seq, [[maybe_unused]] int length) {}
+
   /// How passes of the drafter's own model ran, if it has one.
   virtual GraphUse graphs() const { return {}; }
   /// Records the passes that drafting for up to `max_sequences` sequences takes, see PassRunner::record.

@@ -64,7 +64,7 @@ std::optional<DraftModel> load_draft_model(const EngineConfig& config, const Mod
   StandaloneModel model;
   model.config = load_model_config(drafter.model);  // first: a directory without one is no model at all
   check_same_tokenizer(drafter.model, target_tokenizer);
-  model.weights = load_weights(drafter.model, model.config, dtype, device, progress);
+  model.weights = load_weights(drafter.model, model.config, dtype, device, progress, LoadPlan::Values::kChecked);
   return model;
 }
 

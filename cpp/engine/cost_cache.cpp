@@ -87,7 +87,11 @@ CostCache::CostCache(std::filesystem::path directory, std::string key) : key_(st
 }
 
 std::filesystem::path CostCache::default_directory() {
-  if (const auto chosen = absolute_of("FASTSPEC_CACHE"); !chosen.empty()) return chosen;
+  if (const char* chosen = std::getenv("FASTSPEC_CACHE"); chosen != nullptr && *chosen != 0) {
+    std::error_code error;
+    const std::filesystem::path whole = std::filesystem::absolute(chosen, error);  // from here, wherever we go later
+    return error ? std::filesystem::path(chosen) : whole;
+  }
   if (const auto cache = absolute_of("XDG_CACHE_HOME"); !cache.empty()) return cache / "fastspec";
   if (const auto home = absolute_of("HOME"); !home.empty()) return home / ".cache" / "fastspec";
   return {};
@@ -112,7 +116,9 @@ std::optional<CostParameters> CostCache::load() const {
 }
 
 bool CostCache::store(const CostParameters& parameters) const {
-  if (path_.empty()) return false;
+  // Sequences are too short for any draft: measured in no time, and no file holds an empty table.
+  const bool is_empty = parameters.linear.counts.empty() || parameters.draft.counts.empty();
+  if (path_.empty() || is_empty) return false;
   std::error_code error;
   std::filesystem::create_directories(path_.parent_path(), error);
   std::filesystem::path draft = path_;

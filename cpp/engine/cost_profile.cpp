@@ -76,6 +76,7 @@ void CostProfiler::prepare(int count, int keys) {
     plan.sequences.push_back({.seq = seq, .num_known_rows = keys});
     KvReservation reservation = kv_.reserve(plan);
     kv_.commit(reservation, {&keys, 1});
+    drafter_.start_on_noise(seq, keys);
     for (const PageId page : kv_.pages(seq)) {
       if (filled_[static_cast<std::size_t>(page)]) continue;
       filled_[static_cast<std::size_t>(page)] = true;

@@ -30,6 +30,9 @@ std::vector<Output> Engine::generate(const std::vector<Request>& requests, const
 CostProfile Engine::profile() {
   return core_->profile();
 }
+void Engine::set_row_budget(const std::string& mode) {
+  core_->set_row_budget(mode);
+}
 EngineStats Engine::stats() const {
   return core_->stats();
 }

@@ -138,6 +138,7 @@ void EngineCore::build(const RowLimits& rows, const MemoryPlan& plan) {
         {parts_.model, target_->weights(), *target_kv_, target_->kept_hidden()}, backend, parts_.dtype,
         {.pass = rows.pass, .num_pages = all_pages, .page_size = config_.page_size, .graphs = draft_graphs});
   }
+  if (parts_.wrap_drafter) parts_.drafter = parts_.wrap_drafter(std::move(parts_.drafter));
   info_.drafter = parts_.drafter == nullptr ? "none" : parts_.drafter->name();
 
   SchedulerLimits limits{.max_num_seqs = config_.max_num_seqs, .max_batch_rows = config_.max_batch_rows};

@@ -214,6 +214,10 @@ void EngineCore::start_on_noise() {
     kv_is_noise_ = true;
   }
   scheduler_->admit_as_computed();
+  if (parts_.drafter == nullptr) return;
+  for (const auto& sequence : scheduler_->running_sequences()) {
+    parts_.drafter->start_on_noise(sequence->id(), kv_->kv_len(sequence->id()));
+  }
 }
 
 void EngineCore::record_graphs(int max_sequences) {
@@ -221,6 +225,18 @@ void EngineCore::record_graphs(int max_sequences) {
   check_alive();
   runner_->record_graphs(std::min(max_sequences, config_.max_num_seqs));
   publish_stats();
+}
+
+void EngineCore::set_row_budget(const std::string& mode) {
+  const Turn turn(stepping_);
+  check_alive();
+  if (parts_.drafter == nullptr) fail(ErrorCode::kInvalidArgument, "a row budget needs a drafter: configure one");
+  if (has_work() || scheduler_->has_work()) {
+    fail(ErrorCode::kInvalidArgument, "the row budget is changed while no request runs or waits");
+  }
+  config_.speculation.budget.set_mode(mode);
+  runner_->budget().configure(config_.speculation.budget);
+  prepare_costs();
 }
 
 CostProfile EngineCore::profile() {

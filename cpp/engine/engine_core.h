@@ -4,6 +4,7 @@
 #include <fastspec/engine.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -35,7 +36,8 @@ struct EngineParts {
   Weights weights;
   std::shared_ptr<const Tokenizer> tokenizer;  // may be null
   std::optional<DraftModel> draft_model;
-  std::unique_ptr<Drafter> drafter;     // used instead of the configured one when set
+  std::unique_ptr<Drafter> drafter;  // used instead of the configured one when set
+  std::function<std::unique_ptr<Drafter>(std::unique_ptr<Drafter>)> wrap_drafter;  // puts another around it, when set
   std::optional<CostParameters> costs;  // used instead of measured ones when set
 };
 
@@ -57,6 +59,7 @@ class EngineCore {
   void start_trace();
   StepTrace stop_trace(int max_steps);
   CostProfile profile();
+  void set_row_budget(const std::string& mode);
   const EngineInfo& info() const { return info_; }
   const EngineConfig& config() const { return config_; }
   std::shared_ptr<const Tokenizer> tokenizer() const { return parts_.tokenizer; }

@@ -38,6 +38,7 @@ CostProfiler EngineCore::make_profiler() {
 
 void EngineCore::prepare_costs() {
   if (parts_.drafter == nullptr || config_.speculation.budget.mode != RowBudgetMode::kAuto) return;
+  if (!runner_->budget().cost().parameters().linear.counts.empty()) return;  // known, and corrected since
   std::optional<CostParameters> costs = parts_.costs;
   if (!costs) {
     const CostCache cache = cost_cache();

@@ -9,7 +9,8 @@ namespace fastspec {
 
 namespace {
 
-void check(bool valid, const char* field, double value, const char* expected) {
+template <typename Number>  // whole numbers are written as such
+void check(bool valid, const char* field, Number value, const char* expected) {
   if (!valid) fail(ErrorCode::kInvalidArgument, "sampling parameter ", field, " is ", value, ", expected ", expected);
 }
 

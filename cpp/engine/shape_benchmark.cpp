@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "draft/dflash/dflash_model.h"
 #include "engine/engine_core.h"
 #include "engine/synthetic_drafter.h"
 #include "model/random_weights.h"
@@ -15,6 +16,7 @@ namespace fastspec {
 namespace {
 
 constexpr int kMaxSyntheticRows = 255;
+constexpr int kMaxDraftLayers = 64;
 
 /// Zeros in place of the final norm: every logit is 0, and of equals the lowest token is drawn. What follows reads and
 /// computes as much as before.
@@ -33,14 +35,27 @@ std::unique_ptr<EngineCore> make_core(const ShapeBenchmarkConfig& config) {
   parts.dtype = config.dtype;
   parts.backend = make_backend(config.device, config.dtype, config.num_threads);
   parts.weights = random_weights(parts.model, config.dtype, *parts.backend.device);
+  EngineConfig engine;
   if (config.synthetic_rows > 0) {
     make_draws_known(parts.weights, *parts.backend.device);
-    parts.drafter = std::make_unique<SyntheticDrafter>(config.synthetic_rows, config.synthetic_acceptance);
+    const SyntheticDrafter::Options options{.rows = config.synthetic_rows,
+                                            .acceptance = config.synthetic_acceptance,
+                                            .ranking_power = config.synthetic_ranking};
+    if (config.dflash_layers > 0) {
+      parts.draft_model = random_dflash(config.dflash_layers, 1 + config.synthetic_rows, parts.model, parts.weights,
+                                        config.dtype, *parts.backend.device);
+      engine.speculation.drafter = {.kind = "dflash", .model = "random weights"};
+      parts.wrap_drafter = [options](std::unique_ptr<Drafter> inner) {
+        return std::make_unique<SyntheticDrafter>(options, std::move(inner));
+      };
+    } else {
+      parts.drafter = std::make_unique<SyntheticDrafter>(options);
+    }
   }
 
   constexpr int kUsualRows = 512;
-  const KvShape kv{parts.model.num_layers, parts.model.num_kv_heads, parts.model.head_dim, config.dtype};
-  EngineConfig engine;
+  const int layers = parts.model.num_layers + config.dflash_layers;
+  const KvShape kv{layers, parts.model.num_kv_heads, parts.model.head_dim, config.dtype};
   engine.model = config.shape;
   engine.device = config.device;
   engine.dtype = config.dtype;
@@ -77,6 +92,16 @@ void ShapeBenchmarkConfig::validate() const {
   if (!(synthetic_acceptance >= 0 && synthetic_acceptance <= synthetic_rows)) {
     fail(ErrorCode::kInvalidArgument, "synthetic_acceptance is ", synthetic_acceptance, ", with ", synthetic_rows,
          " synthetic rows it lies in 0 to ", synthetic_rows);
+  }
+  if (synthetic_ranking != 0 && !(synthetic_ranking >= 0.5 && synthetic_ranking < 1)) {
+    fail(ErrorCode::kInvalidArgument, "synthetic_ranking is ", synthetic_ranking,
+         ", expected 0 (no confidences) or an AUC of at least 0.5 and less than 1");
+  }
+  if (dflash_layers < 0 || dflash_layers > kMaxDraftLayers) {
+    fail(ErrorCode::kInvalidArgument, "dflash_layers is ", dflash_layers, ", expected 0 to ", kMaxDraftLayers);
+  }
+  if (synthetic_rows == 0 && (synthetic_ranking != 0 || dflash_layers != 0)) {
+    fail(ErrorCode::kInvalidArgument, "synthetic_ranking and dflash_layers have no effect without synthetic_rows");
   }
 }
 
@@ -120,6 +145,11 @@ ShapeBenchmark::~ShapeBenchmark() = default;
 
 const EngineInfo& ShapeBenchmark::info() const {
   return core_->info();
+}
+
+void ShapeBenchmark::set_row_budget(const std::string& mode) {
+  core_->set_row_budget(mode);
+  cuts_ = mode != "off";
 }
 
 EngineStats ShapeBenchmark::record_graphs(int batch) {
@@ -168,7 +198,7 @@ ShapePoint ShapeBenchmark::measure(int batch, int context, int steps, int repeti
       .batch = batch, .context = static_cast<int>(warmed), .synthetic_rows = speculative ? config_.synthetic_rows : 0};
   for (int run = 0; run < repetitions; ++run) point.milliseconds.push_back(run_steps(steps, point));
   point.stats = core_->stats();
-  if (speculative) {
+  if (speculative && !cuts_) {
     const double wanted = config_.synthetic_acceptance * static_cast<double>(point.stats.decoding_passes);
     const double off = static_cast<double>(point.stats.accepted_tokens) - wanted;
     FS_CHECK(std::abs(off) <= batch, "of the synthetic drafts ", point.stats.accepted_tokens, " were accepted, not ",
@@ -196,8 +226,9 @@ double ShapeBenchmark::run_steps(int steps, const ShapePoint& point) {
   const Clock::time_point start = Clock::now();
   for (int i = 0; i < steps; ++i) {
     const StepReport report = core_->step();
-    FS_CHECK(report.num_sequences == point.batch && report.num_rows == num_rows, "a step of ", report.num_rows,
-             " rows of ", report.num_sequences, " sequences");
+    const bool is_whole = report.num_rows == num_rows || (cuts_ && report.num_rows < num_rows);
+    FS_CHECK(report.num_sequences == point.batch && is_whole, "a step of ", report.num_rows, " rows of ",
+             report.num_sequences, " sequences");
     for (const Output& output : report.outputs) {
       if (!output.finished()) continue;
       fail(ErrorCode::kInternal, "a sequence ended early: ", to_string(output.finish_reason), " ", output.error);

@@ -8,7 +8,10 @@ namespace fastspec {
 
 namespace {
 
-constexpr int kFullEvery = 100;  // steps; one of them is verified in full, so that calibration sees what is cut
+// Now and then a step is verified in full, so that calibration sees what is cut: seldom, and seldom enough that it
+// costs no more than this share of the time.
+constexpr int kFullEvery = 100;  // steps
+constexpr double kFullShare = 0.005;
 
 bool is_sampled(const Sequence& sequence) {
   return sequence.request().sampling.temperature > 0;
@@ -32,7 +35,8 @@ void StepBudget::decide(std::span<const std::unique_ptr<Sequence>> running, cons
 
 bool StepBudget::is_warming_up(const Step& step) const {
   for (int i = 0; i < step.size(); ++i) {
-    if (step.trees[i].num_drafted() > 0 && !calibration_.is_fitted(is_sampled(*step.sequences[i]))) return true;
+    if (step.sequences[i] == nullptr || step.trees[i].num_drafted() == 0) continue;
+    if (!calibration_.is_fitted(is_sampled(*step.sequences[i]))) return true;
   }
   return false;
 }
@@ -66,22 +70,28 @@ void StepBudget::choose(Step& step) {
   for (int i = 0; i < step.size(); ++i) {
     if (step.trees[i].num_drafted() == 0) continue;
     calibration_.chances(step.trees[i], is_sampled(*step.sequences[i]), chances_);
-    survivals_[i] = survival(step.trees[i], chances_);
+    survival(step.trees[i], chances_, survivals_[i]);
   }
   const RowOffer offer = offer_of(step);
-  const std::vector<RankedNode> ranking = rank_rows(step.trees, survivals_);
+  const std::span<const RankedNode> ranking = ranking_.rank(step.trees, survivals_);
   const bool is_auto = config_.mode == RowBudgetMode::kAuto;
-  std::vector<double> ratios = is_auto ? config_.ratios : std::vector<double>{config_.ratio};
+  const std::vector<double> ratios = is_auto ? config_.ratios : std::vector<double>{config_.ratio};
+  const std::vector<RowChoice> shares = price_shares(offer, ranking, ratios, cost_);
+  RowChoice chosen = best_share(shares, offer.num_decoding, config_.objective, config_.min_saving);
   if (is_auto && step.num_drafted > 0) {
-    const bool is_due = ++steps_since_full_ >= kFullEvery;
-    if (is_due || is_warming_up(step)) ratios = {1.0};
-    if (is_due) {
-      steps_since_full_ = 0;
-      ++stats_.full_steps;
+    const bool is_warming = is_warming_up(step);
+    if (++steps_since_full_ >= kFullEvery || is_warming) {
+      constexpr double kEverything[] = {1.0};
+      const RowChoice full = price_shares(offer, ranking, kEverything, cost_).front();
+      const double saved = kFullShare * steps_since_full_ * chosen.milliseconds;
+      const bool is_due = steps_since_full_ >= kFullEvery && full.milliseconds - chosen.milliseconds <= saved;
+      if (is_due) {
+        steps_since_full_ = 0;
+        ++stats_.full_steps;
+      }
+      if (is_due || is_warming) chosen = full;
     }
   }
-  const std::vector<RowChoice> shares = price_shares(offer, ranking, ratios, cost_);
-  const RowChoice& chosen = best_share(shares, offer.num_decoding, config_.objective, config_.min_saving);
   keep_ranked(step.trees, ranking, chosen.kept);
   step.load = chosen.load;
   step.predicted_milliseconds = chosen.milliseconds;
@@ -98,6 +108,8 @@ void StepBudget::note_ratio(double ratio) {
 void StepBudget::observe(const Step& step, double seconds) {
   if (config_.mode == RowBudgetMode::kOff) return;
   bool drafts = false;
+  // What is verified in full by rule says nothing of what drafting costs and brings where it is cut to what pays.
+  const bool is_chosen = config_.mode != RowBudgetMode::kAuto || (steps_since_full_ > 0 && !is_warming_up(step));
   const std::int64_t undrafted_before = stats_.passes_undrafted;
   for (int i = 0; i < step.size(); ++i) {
     const SequencePlan& planned = step.plan.sequences[i];
@@ -109,7 +121,7 @@ void StepBudget::observe(const Step& step, double seconds) {
     if (planned.max_drafted == 0 || step.acceptances[i].finish != FinishReason::kNone) continue;
     const std::vector<int>& path = step.acceptances[i].path;
     calibration_.observe(step.trees[i], path, is_sampled(*sequence));
-    switch_.observe(step.trees[i].num_drafted(), static_cast<int>(path.size()), sequence->drafting);
+    if (is_chosen) switch_.observe(step.trees[i].num_drafted(), static_cast<int>(path.size()), sequence->drafting);
   }
   if (drafts && switch_.is_probe()) ++stats_.probe_steps;
   if (!drafts && stats_.passes_undrafted > undrafted_before) ++stats_.steps_undrafted;

@@ -23,6 +23,8 @@ class StepBudget {
   /// @param max_padded rows of the largest pass that is filled up to a row tier; 0 where the device has no graphs.
   StepBudget(const BudgetConfig& config, int max_padded);
 
+  /// Another mode between requests; chances, costs and what drafts bring stay as they were learned.
+  void configure(const BudgetConfig& config) { config_ = config; }
   /// Prices of kAuto. Without them every drafted row is kept.
   void set_costs(const CostParameters& costs) { cost_ = CostModel(costs); }
   const CostModel& cost() const { return cost_; }
@@ -55,6 +57,7 @@ class StepBudget {
   std::vector<DraftCandidate> candidates_;
   std::vector<std::vector<float>> survivals_;
   std::vector<float> chances_;
+  RowRanking ranking_;
 };
 
 }  // namespace fastspec

@@ -13,38 +13,6 @@ namespace {
 constexpr std::size_t kBlockElements = (std::size_t{1} << 20) + 1;
 constexpr float kWeightAmplitude = 0.03f;
 
-class Maker {
- public:
-  Maker(Device& device, DType dtype)
-      : device_(device),
-        dtype_(dtype),
-        matrices_(device, dtype, kWeightAmplitude),
-        vectors_(device, DType::kFloat32, 1) {}
-
-  Weight matrix(int out_features, int in_features) {
-    const std::size_t bytes =
-        static_cast<std::size_t>(out_features) * static_cast<std::size_t>(in_features) * size_of(dtype_);
-    buffers_.push_back(device_.allocate(bytes, "random weights"));
-    matrices_.fill(buffers_.back().data(), bytes);
-    return {buffers_.back().data(), dtype_, out_features, in_features};
-  }
-  Vector vector(int size) {
-    const std::size_t bytes = static_cast<std::size_t>(size) * sizeof(float);
-    buffers_.push_back(device_.allocate(bytes, "random norm weights and biases"));
-    vectors_.fill(buffers_.back().data(), bytes);
-    return {buffers_.back().as<const float>(), size};
-  }
-  Vector vector_if(bool wanted, int size) { return wanted ? vector(size) : Vector{}; }
-  std::vector<Buffer> take_buffers() { return std::move(buffers_); }
-
- private:
-  Device& device_;
-  DType dtype_;
-  NoiseFill matrices_;
-  NoiseFill vectors_;
-  std::vector<Buffer> buffers_;
-};
-
 }  // namespace
 
 NoiseFill::NoiseFill(Device& device, DType dtype, float amplitude)
@@ -69,26 +37,51 @@ void NoiseFill::fill(void* destination, std::size_t bytes) const {
   }
 }
 
+RandomWeights::RandomWeights(Device& device, DType dtype)
+    : device_(device),
+      dtype_(dtype),
+      matrices_(device, dtype, kWeightAmplitude),
+      vectors_(device, DType::kFloat32, 1) {}
+
+Weight RandomWeights::matrix(int out_features, int in_features) {
+  const std::size_t bytes =
+      static_cast<std::size_t>(out_features) * static_cast<std::size_t>(in_features) * size_of(dtype_);
+  buffers_.push_back(device_.allocate(bytes, "random weights"));
+  matrices_.fill(buffers_.back().data(), bytes);
+  return {buffers_.back().data(), dtype_, out_features, in_features};
+}
+
+Vector RandomWeights::vector(int size) {
+  const std::size_t bytes = static_cast<std::size_t>(size) * sizeof(float);
+  buffers_.push_back(device_.allocate(bytes, "random norm weights and biases"));
+  vectors_.fill(buffers_.back().data(), bytes);
+  return {buffers_.back().as<const float>(), size};
+}
+
+LayerWeights RandomWeights::layer(const ModelConfig& config) {
+  const auto vector_if = [&](bool wanted, int size) { return wanted ? vector(size) : Vector{}; };
+  const int qkv_size = config.q_size() + 2 * config.kv_size();
+  LayerWeights made;
+  made.attention_norm = vector(config.hidden_size);
+  made.qkv = matrix(qkv_size, config.hidden_size);
+  made.qkv_bias = vector_if(config.qkv_bias, qkv_size);
+  made.q_norm = vector_if(config.qk_norm, config.head_dim);
+  made.k_norm = vector_if(config.qk_norm, config.head_dim);
+  made.o = matrix(config.hidden_size, config.q_size());
+  made.o_bias = vector_if(config.o_bias, config.hidden_size);
+  made.mlp_norm = vector(config.hidden_size);
+  made.gate_up = matrix(2 * config.intermediate_size, config.hidden_size);
+  made.gate_up_bias = vector_if(config.mlp_bias, 2 * config.intermediate_size);
+  made.down = matrix(config.hidden_size, config.intermediate_size);
+  made.down_bias = vector_if(config.mlp_bias, config.hidden_size);
+  return made;
+}
+
 Weights random_weights(const ModelConfig& config, DType dtype, Device& device) {
-  Maker make(device, dtype);
+  RandomWeights make(device, dtype);
   Weights weights;
   weights.embedding = make.matrix(config.vocab_size, config.hidden_size);
-  for (int layer = 0; layer < config.num_layers; ++layer) {
-    const int qkv_size = config.q_size() + 2 * config.kv_size();
-    LayerWeights& made = weights.layers.emplace_back();
-    made.attention_norm = make.vector(config.hidden_size);
-    made.qkv = make.matrix(qkv_size, config.hidden_size);
-    made.qkv_bias = make.vector_if(config.qkv_bias, qkv_size);
-    made.q_norm = make.vector_if(config.qk_norm, config.head_dim);
-    made.k_norm = make.vector_if(config.qk_norm, config.head_dim);
-    made.o = make.matrix(config.hidden_size, config.q_size());
-    made.o_bias = make.vector_if(config.o_bias, config.hidden_size);
-    made.mlp_norm = make.vector(config.hidden_size);
-    made.gate_up = make.matrix(2 * config.intermediate_size, config.hidden_size);
-    made.gate_up_bias = make.vector_if(config.mlp_bias, 2 * config.intermediate_size);
-    made.down = make.matrix(config.hidden_size, config.intermediate_size);
-    made.down_bias = make.vector_if(config.mlp_bias, config.hidden_size);
-  }
+  for (int layer = 0; layer < config.num_layers; ++layer) weights.layers.push_back(make.layer(config));
   weights.final_norm = make.vector(config.hidden_size);
   weights.lm_head = config.tie_word_embeddings ? weights.embedding : make.matrix(config.vocab_size, config.hidden_size);
   weights.buffers = make.take_buffers();

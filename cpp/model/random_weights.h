@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <utility>
 #include <vector>
 
 #include "backend/device.h"
@@ -22,6 +23,24 @@ class NoiseFill {
  private:
   Device& device_;
   std::vector<std::byte> block_;
+};
+
+/// Makes tensors one by one, and owns their memory until it is taken.
+class RandomWeights {
+ public:
+  RandomWeights(Device& device, DType dtype);
+
+  Weight matrix(int out_features, int in_features);
+  Vector vector(int size);
+  LayerWeights layer(const ModelConfig& config);
+  std::vector<Buffer> take_buffers() { return std::move(buffers_); }
+
+ private:
+  Device& device_;
+  DType dtype_;
+  NoiseFill matrices_;
+  NoiseFill vectors_;
+  std::vector<Buffer> buffers_;
 };
 
 /// @throws Error(kOutOfMemory).

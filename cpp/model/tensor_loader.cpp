@@ -2,6 +2,7 @@
 #include "model/tensor_loader.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 
 #include "base/check.h"
@@ -14,6 +15,38 @@ namespace {
 
 constexpr std::size_t kStagingBytes = std::size_t{2} << 20;  // fits the last-level cache beside its source
 constexpr std::size_t kVectorAlignment = 64 / sizeof(float);
+
+/// @param exponent bits of an element that are all set in a NaN and an infinity alone.
+template <typename Element>
+bool are_finite(std::span<const std::byte> data, Element exponent) {
+  bool finite = true;
+  for (std::size_t at = 0; at + sizeof(Element) <= data.size(); at += sizeof(Element)) {
+    Element bits;
+    std::memcpy(&bits, data.data() + at, sizeof(bits));
+    finite &= (bits & exponent) != exponent;
+  }
+  return finite;
+}
+
+void check_finite(const TensorInfo& tensor) {
+  bool finite = true;
+  switch (tensor.dtype) {
+    case DType::kFloat32:
+      finite = are_finite<std::uint32_t>(tensor.data, 0x7F800000u);
+      break;
+    case DType::kBFloat16:
+      finite = are_finite<std::uint16_t>(tensor.data, 0x7F80u);
+      break;
+    case DType::kFloat16:
+      finite = are_finite<std::uint16_t>(tensor.data, 0x7C00u);
+      break;
+    default:
+      break;
+  }
+  if (finite) return;
+  fail(ErrorCode::kInvalidFile, tensor.file, ": tensor \"", tensor.name,
+       "\" has values that are no finite numbers: its drafts would all be refused");
+}
 
 }  // namespace
 
@@ -167,10 +200,15 @@ std::size_t LoadPlan::bytes(DType dtype) const {
 }
 
 void LoadPlan::load(DType dtype, Device& device, const LoadProgress& progress, std::vector<Buffer>& buffers) const {
+  const auto check = [](const TensorInfo* tensor) { check_finite(*tensor); };
   const std::size_t total = bytes(dtype);
   if (device.total_bytes() > 0 && total > device.available_bytes()) {
     fail(ErrorCode::kOutOfMemory, checkpoint_.directory(), ": the weights take ", total, " bytes in ", to_string(dtype),
          ", ", device.name(), " has ", device.available_bytes(), " of ", device.total_bytes(), " bytes available");
+  }
+  if (values_ == Values::kChecked) {
+    for (const MatrixPlan& matrix : matrices_) std::for_each(matrix.parts.begin(), matrix.parts.end(), check);
+    for (const VectorPlan& vector : vectors_) std::for_each(vector.parts.begin(), vector.parts.end(), check);
   }
   Loader loader(device, dtype, total, progress);
   for (const MatrixPlan& matrix : matrices_) loader.load_matrix(matrix, buffers);

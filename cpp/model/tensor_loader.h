@@ -53,7 +53,10 @@ class LoadPlan {
  public:
   using Part = std::pair<std::string, int>;  // tensor, rows
 
-  explicit LoadPlan(Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
+  /// kChecked: a NaN or an infinity is refused. A target's would be seen in its first output; a drafter's nobody sees.
+  enum class Values { kAny, kChecked };
+
+  explicit LoadPlan(Checkpoint& checkpoint, Values values = Values::kAny) : checkpoint_(checkpoint), values_(values) {}
 
   /// A matrix of tensors [rows, in_features] stacked in order.
   void add_matrix(Weight& target, const std::vector<Part>& parts, int in_features);
@@ -63,6 +66,7 @@ class LoadPlan {
                   Vector* bias);
 
   /// Moves everything into device memory, which `buffers` then owns. Matrices take `dtype`, vectors float32.
+  /// @throws Error(kInvalidFile) naming the tensor whose values are refused.
   void load(DType dtype, Device& device, const LoadProgress& progress, std::vector<Buffer>& buffers) const;
 
  private:
@@ -81,6 +85,7 @@ class LoadPlan {
   std::size_t bytes(DType dtype) const;
 
   Checkpoint& checkpoint_;
+  Values values_;
   std::vector<MatrixPlan> matrices_;
   std::vector<VectorPlan> vectors_;
 };

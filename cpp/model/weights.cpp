@@ -54,10 +54,10 @@ std::size_t Weights::bytes() const {
 }
 
 Weights load_weights(const std::filesystem::path& directory, const ModelConfig& config, DType dtype, Device& device,
-                     const LoadProgress& progress) {
+                     const LoadProgress& progress, LoadPlan::Values values) {
   Weights weights;
   Checkpoint checkpoint(directory);
-  LoadPlan plan(checkpoint);
+  LoadPlan plan(checkpoint, values);
   const std::string prefix = checkpoint.has("model.norm.weight") ? "model." : "";
   weights.layers.resize(static_cast<std::size_t>(config.num_layers));
   add_embeddings(prefix, config, checkpoint, plan, weights);

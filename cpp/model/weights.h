@@ -46,6 +46,6 @@ void add_layer(const std::string& name, const ModelConfig& config, LoadPlan& pla
 /// @throws Error naming the tensor: missing, of another shape, unexpected (neither used nor known to be derivable, such
 ///         as rotary inv_freq buffers or a tied lm_head).
 Weights load_weights(const std::filesystem::path& directory, const ModelConfig& config, DType dtype, Device& device,
-                     const LoadProgress& progress = {});
+                     const LoadProgress& progress = {}, LoadPlan::Values values = LoadPlan::Values::kAny);
 
 }  // namespace fastspec

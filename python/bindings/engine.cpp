@@ -85,6 +85,8 @@ submit() and cancel() may be called from any thread, step() and generate() from 
           "generate", &generate, py::arg("requests"), py::arg("callback") = py::none(),
           "Submits all, steps until they are done and returns one whole Output a sample. The callback sees the deltas; "
           "returning False cancels that request.")
+      .def("set_row_budget", &Engine::set_row_budget, py::arg("row_budget"), py::call_guard<py::gil_scoped_release>(),
+           "Changes the row budget, as SpeculationConfig spells it, between requests; what was learned stays.")
       .def("stats", &Engine::stats, py::call_guard<py::gil_scoped_release>(), "EngineStats. Safe from any thread.")
       .def("reset_stats", &Engine::reset_stats, py::call_guard<py::gil_scoped_release>())
       .def("start_trace", &Engine::start_trace, py::call_guard<py::gil_scoped_release>(),

@@ -14,7 +14,9 @@ void bind_shape_benchmark(py::module_& module) {
 shape: qwen2.5-7b, llama-3.1-8b, qwen3-8b, or the path of a config.json
 max_batch, max_length, max_num_slots: of the largest point; a length counts its decoded tokens, see growth()
 synthetic_rows, synthetic_acceptance: speculative steps verify this many drafted tokens a sequence, and this many of
-    them are accepted in the mean: a SYNTHETIC acceptance, everything else of the step is real)");
+    them are accepted in the mean: a SYNTHETIC acceptance, everything else of the step is real
+synthetic_ranking: how often an accepted token's confidence is above a refused one's (AUC); 0: no confidences
+dflash_layers: of a DFlash drafter with random weights that does its work before its proposals give way; 0: none)");
   config.field("shape", &ShapeBenchmarkConfig::shape, "str")
       .field("device", &ShapeBenchmarkConfig::device, "str")
       .property(
@@ -29,6 +31,8 @@ synthetic_rows, synthetic_acceptance: speculative steps verify this many drafted
       .field("max_num_slots", &ShapeBenchmarkConfig::max_num_slots, "int")
       .field("synthetic_rows", &ShapeBenchmarkConfig::synthetic_rows, "int")
       .field("synthetic_acceptance", &ShapeBenchmarkConfig::synthetic_acceptance, "float")
+      .field("synthetic_ranking", &ShapeBenchmarkConfig::synthetic_ranking, "float")
+      .field("dflash_layers", &ShapeBenchmarkConfig::dflash_layers, "int")
       .finish_options([](const ShapeBenchmarkConfig& self) { self.validate(); });
   config.python_class().def("growth", &ShapeBenchmarkConfig::growth, py::arg("steps"), py::arg("repetitions"),
                             "Tokens that a sequence may grow by in measure().");
@@ -60,6 +64,8 @@ ShapeBenchmark(config) makes random weights on the device and a KV cache that ho
            "Decodes `batch` sequences from `context` tokens on, a few steps untimed, then `repetitions` runs of "
            "`steps`; "
            "returns a ShapePoint.")
+      .def("set_row_budget", &ShapeBenchmark::set_row_budget, py::arg("row_budget"),
+           py::call_guard<py::gil_scoped_release>(), "Of speculative measurements from now on: off, auto or fixed:RHO.")
       .def("trace", &ShapeBenchmark::trace, py::arg("batch"), py::arg("context"), py::arg("steps"),
            py::arg("speculative") = false, py::call_guard<py::gil_scoped_release>(),
            "Records `steps` such steps kernel by kernel, in a run of its own; returns a StepTrace. Raises "

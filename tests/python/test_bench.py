@@ -18,6 +18,7 @@ from fastspec import Engine, EngineConfig
 from fastspec.bench import peer
 from fastspec.bench.__main__ import main
 from fastspec.bench.engine import ModelSide
+from fastspec.bench.row_budget import interval
 from fastspec.bench.sides import Point, Result, Run, first_difference, measure
 from fastspec.bench.trace import trace_json, trace_text, try_trace
 
@@ -34,6 +35,55 @@ def run_json(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
     captured = capsys.readouterr()
     assert code == 0, captured.err
     return json.loads(captured.out)
+
+
+def test_row_budgets_take_turns_on_one_engine(
+    tiny_model_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FASTSPEC_CACHE", str(tmp_path))
+    options = ["--model", tiny_model_dir, "--drafter", "ngram", "--batch", 4, "--context", 48, "--max-tokens", 40]
+    options += ["--repeat", 3, "--rate", 0.1, "--row-budgets", "plain,full,fixed:0.5,auto", "--minutes", 5]
+    found = run_json(capsys, *options, "--reliability", tmp_path / "plot.svg")
+    point = found["points"][0]
+    assert list(point["sides"]) == ["plain", "full", "fixed:0.5", "auto"]
+    assert set(point["differences"].values()) == {None}, "budgets change no token"
+    assert point["best"] in ("plain", "full", "fixed:0.5")
+    for low, middle, high in point["auto_over"].values():
+        assert low <= middle <= high
+    fixed = point["sides"]["fixed:0.5"]["row_budget"]
+    assert list(fixed["steps_by_share"]) == ["0.5"], "notes are of the side's own run"
+    assert "row_budget" not in point["sides"]["plain"]
+    assert point["sides"]["plain"]["acceptance_length"] == 1
+    calibration = found["calibration"]
+    assert sum(b["count"] for b in calibration["reliability"]) > 0
+    assert 0 <= calibration["calibration_error"] <= 1
+    assert (tmp_path / "plot.svg").read_text().count("calibrated chance") >= 1
+    assert main([*map(str, options), "--minutes", "0"]) == 0
+    out = capsys.readouterr().out
+    assert "auto over plain" in out
+    assert "(95 %: 0.000 to inf)" in out, "one run has no interval"
+    assert "chance: accepted" in out
+
+
+def test_intervals_are_of_paired_runs() -> None:
+    def result(side: str, speeds: list[float]) -> Result:
+        return Result(side, [Run(1.0, speed) for speed in speeds])
+
+    noise = [1.0, 2.0, 0.5, 1.5, 1.0]  # of the machine, which both meet
+    low, middle, high = interval(result("auto", [1.1 * n for n in noise]), result("plain", noise))
+    assert [low, middle, high] == pytest.approx([1.1, 1.1, 1.1])
+    low, middle, high = interval(result("auto", [1.0, 1.1, 1.2]), result("plain", [1.0] * 3))
+    assert (low, middle, high) == pytest.approx((0.870, 1.097, 1.383), abs=2e-3)
+
+
+def test_a_random_block_drafter_is_cut(shape: str, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--shape", shape, "--points", "3x64", "--steps", 6, "--repeat", 2, "--rate", 0.1, "--dtype", "float32"]
+    options += ["--synthetic-rows", 7, "--synthetic-acceptance", 2, "--synthetic-ranking", 0.8, "--dflash-layers", 1]
+    found = run_json(capsys, *options, "--row-budgets", "plain,full,fixed:0.5")
+    sides = found["points"][0]["sides"]
+    assert sides["full"]["acceptance_length"] == 3
+    assert 1 < sides["fixed:0.5"]["acceptance_length"] < 3
+    assert sides["full"]["ms_per_step_by_verb"]["draft"] > 0.05
 
 
 def test_shape_beside_transformers(shape: str, capsys: pytest.CaptureFixture[str]) -> None:

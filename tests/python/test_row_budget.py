@@ -53,6 +53,9 @@ def test_cli_profile_and_its_picture(
     text = run_cli("profile", *options).stdout
     assert "a pass, by its rows" in text
     assert "measured and predicted" in text
+    refused = run_cli("profile", *options, "--row-budget", "fixed:0.5")
+    assert refused.returncode == 2
+    assert "fixed:0.5 has no effect" in refused.stderr
     result = run_cli("profile", *options, "--json")
     assert result.returncode == 0, result.stderr
     profile = json.loads(result.stdout)

@@ -146,6 +146,10 @@ void DFlashDrafter::share(SeqId from, SeqId to, int length) {
   if (limits_.context.is_ring()) shares_.push_back({source.seat, seat, target.range.visible(target.range.end())});
 }
 
+void DFlashDrafter::start_on_noise(SeqId seq, int length) {
+  sequence_of(seq).range.note(0, length);
+}
+
 void DFlashDrafter::copy_shares() {
   while (!shares_.empty()) {
     const Share& share = shares_.front();

@@ -49,6 +49,7 @@ class DFlashDrafter final : public Drafter {
   void truncate(SeqId seq, int length) override;
   void forget(SeqId seq) noexcept override;
   void share(SeqId from, SeqId to, int length) override;
+  void start_on_noise(SeqId seq, int length) override;
   GraphUse graphs() const override;
   void record_graphs(int max_sequences) override;
 

@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "io/json.h"
+#include "model/random_weights.h"
 
 namespace fastspec {
 
@@ -158,6 +159,27 @@ std::vector<int> default_target_layers(int num_target_layers, int num_draft_laye
   return layers;
 }
 
+DFlashModel random_dflash(int num_layers, int block_size, const ModelConfig& target, const Weights& target_weights,
+                          DType dtype, Device& device) {
+  DFlashModel model;
+  ModelConfig& decoder = model.config.decoder = target;
+  decoder.num_layers = num_layers;
+  decoder.window.assign(static_cast<std::size_t>(num_layers), 0);
+  decoder.qkv_bias = false;
+  decoder.qk_norm = true;
+  model.config.block_size = block_size;
+  model.config.target_layers = default_target_layers(target.num_layers, num_layers);
+  RandomWeights make(device, dtype);
+  model.fc = make.matrix(target.hidden_size, num_layers * target.hidden_size);
+  model.hidden_norm = make.vector(target.hidden_size);
+  for (int i = 0; i < num_layers; ++i) model.weights.layers.push_back(make.layer(decoder));
+  model.weights.final_norm = make.vector(target.hidden_size);
+  model.weights.buffers = make.take_buffers();
+  model.weights.embedding = target_weights.embedding;
+  model.weights.lm_head = target_weights.lm_head;
+  return model;
+}
+
 DFlashModel load_dflash(const std::filesystem::path& directory, const ModelConfig& target,
                         const Weights& target_weights, DType dtype, Device& device, const LoadProgress& progress) {
   DFlashModel model;
@@ -166,7 +188,7 @@ DFlashModel load_dflash(const std::filesystem::path& directory, const ModelConfi
   Checkpoint checkpoint(directory);
   refuse_dialects(checkpoint);
   const std::string prefix = checkpoint.has("model.fc.weight") ? "model." : "";
-  LoadPlan plan(checkpoint);
+  LoadPlan plan(checkpoint, LoadPlan::Values::kChecked);
   const int features = static_cast<int>(model.config.target_layers.size()) * target.hidden_size;
   plan.add_matrix(model.fc, {{prefix + "fc.weight", target.hidden_size}}, features);
   plan.add_vector(model.hidden_norm, {{prefix + "hidden_norm.weight", target.hidden_size}});

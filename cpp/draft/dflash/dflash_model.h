@@ -38,6 +38,10 @@ struct DFlashModel {
 DFlashModel load_dflash(const std::filesystem::path& directory, const ModelConfig& target,
                         const Weights& target_weights, DType dtype, Device& device, const LoadProgress& progress);
 
+/// One of random weights for a target of random weights, for measuring.
+DFlashModel random_dflash(int num_layers, int block_size, const ModelConfig& target, const Weights& target_weights,
+                          DType dtype, Device& device);
+
 /// Layers whose outputs `num_draft_layers` layers read where a config does not say.
 std::vector<int> default_target_layers(int num_target_layers, int num_draft_layers);
 

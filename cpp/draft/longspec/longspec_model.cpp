@@ -151,7 +151,7 @@ LongSpecModel load_longspec(const std::filesystem::path& directory, const ModelC
   model.config = header.config;
   Checkpoint checkpoint(directory);
   const std::string prefix = find_prefix(checkpoint);
-  LoadPlan plan(checkpoint);
+  LoadPlan plan(checkpoint, LoadPlan::Values::kChecked);
   add_block(prefix, header, target, plan, model.weights);
   skip_unused(prefix, checkpoint);
   std::vector<TokenId> vocabulary = read_vocabulary(prefix + "draft_vocabulary", target.vocab_size, checkpoint);

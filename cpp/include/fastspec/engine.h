@@ -166,6 +166,10 @@ class Engine {
   /// @throws Error(kInvalidArgument) without a drafter or while requests run.
   CostProfile profile();
 
+  /// Changes the row budget to "off", "auto" or "fixed:RHO". What was learned stays. Between requests.
+  /// @throws Error(kInvalidArgument) without a drafter, while requests run or for another text.
+  void set_row_budget(const std::string& mode);
+
   EngineStats stats() const;  // safe from any thread
   void reset_stats();
   /// From here to stop_trace() every kernel that the GPU runs is recorded; for one engine of a process at a time.

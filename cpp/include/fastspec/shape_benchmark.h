@@ -24,6 +24,12 @@ struct ShapeBenchmarkConfig {
   /// them as was asked for. Everything else of the step is real. 0 = plain decoding only.
   int synthetic_rows = 0;
   double synthetic_acceptance = 0;  // proposed tokens accepted a sequence and step, in [0, synthetic_rows]; tau - 1
+  /// How often an accepted token's confidence is above a refused one's (AUC), in [0.5, 1); 0 = no confidences. What a
+  /// row budget that cuts goes by.
+  double synthetic_ranking = 0;
+  /// Layers of a DFlash drafter with random weights and blocks of 1 + synthetic_rows, which does all its work before
+  /// its proposals give way to the synthetic ones; 0 = no drafter runs.
+  int dflash_layers = 0;
 
   /// @throws Error(kInvalidArgument).
   void validate() const;
@@ -74,6 +80,9 @@ class ShapeBenchmark {
   /// `graph_capture_seconds`, and `step_seconds` with the first passes that go before each recording.
   EngineStats record_graphs(int batch);
   const EngineInfo& info() const;
+  /// Of speculative measurements from now on: as Engine::set_row_budget. Other than off, as many tokens as were asked
+  /// for are accepted only where none that would have been is cut.
+  void set_row_budget(const std::string& mode);
   /// Steps before the timed ones; sequences grow by them.
   static constexpr int kWarmUpSteps = 5;
 
@@ -85,6 +94,7 @@ class ShapeBenchmark {
   double run_steps(int steps, const ShapePoint& point);
 
   ShapeBenchmarkConfig config_;
+  bool cuts_ = false;  // a row budget may cut drafts
   std::unique_ptr<EngineCore> core_;
 };
 

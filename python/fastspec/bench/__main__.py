@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -29,6 +31,7 @@ from fastspec import (
 from fastspec.bench import report
 from fastspec.bench.engine import ModelSide, ShapeSide
 from fastspec.bench.prompts import passage_prompts, real_prompts
+from fastspec.bench.row_budget import PICTURES, calibration_json, calibration_text, draw_calibration, parse_variants
 from fastspec.bench.sides import Point, Side, measure
 from fastspec.bench.trace import HEADING, trace_json, trace_text, try_trace
 
@@ -83,8 +86,19 @@ def _parser() -> argparse.ArgumentParser:
     how.add_argument(
         "--prompts", type=Path, help="with --model: real prompts, a file of `train prompts`, cut at the front"
     )
+    how.add_argument("--temperature", type=float, default=0.0, help="with --model")
+    how.add_argument(
+        "--row-budgets",
+        type=parse_variants,
+        help="variants that take turns on one engine: plain,full,fixed:0.5,auto; with --drafter or --synthetic-rows",
+    )
+    how.add_argument("--reliability", type=Path, help="with these: picture of calibrated chances, .png, .pdf or .svg")
+    how.add_argument("--minutes", type=float, help="for all points: runs are left out, first those of the last points")
+    how.add_argument("--cpu-time", action="store_true", help="with --model on a CPU that others use: count CPU seconds")
     how.add_argument("--synthetic-rows", type=int, default=0, help="with --shape: drafted rows a sequence")
     how.add_argument("--synthetic-acceptance", type=float, default=0.0, help="of these accepted a step: SYNTHETIC")
+    how.add_argument("--synthetic-ranking", type=float, default=0.0, help="AUC of confidences; 0: there are none")
+    how.add_argument("--dflash-layers", type=int, default=0, help="of a random DFlash drafter that works beside them")
     how.add_argument("--transformers-way", action="append", help="only this one: graph, static or dynamic; repeatable")
     how.add_argument("--rate", type=float, default=0.0, help="TB/s of the roofline; 0: measured where torch is there")
     how.add_argument("--trace-steps", type=int, default=10, help="on a GPU: steps recorded kernel by kernel; 0: none")
@@ -117,10 +131,21 @@ def _run(options: argparse.Namespace) -> None:
         raise InvalidArgumentError("--trace-steps: must not be negative")
     if options.device.startswith("cpu"):
         options.trace_steps = 0
+    if options.row_budgets and not (options.synthetic_rows if options.shape else options.drafter != "none"):
+        raise InvalidArgumentError("--row-budgets: needs --drafter, or with --shape --synthetic-rows")
+    if options.reliability and not options.row_budgets:
+        raise InvalidArgumentError("--reliability: calibration is of the row budget, give --row-budgets")
+    if options.reliability and options.reliability.suffix not in PICTURES:
+        raise InvalidArgumentError(f"--reliability {options.reliability}: expected a name in {', '.join(PICTURES)}")
+    if options.cpu_time and not (options.model and options.device.startswith("cpu")):
+        raise InvalidArgumentError("--cpu-time: counts what a --model takes of a CPU")
+    if options.temperature and options.shape:
+        raise InvalidArgumentError("--temperature belongs to --model")
     if options.compare and options.device == "cpu:reference":
         raise InvalidArgumentError("--compare: transformers has no cpu:reference")
     rate = 1e12 * options.rate or _measured_rate(options.device)
     sides = _shape_sides(options) if options.shape else _model_sides(options)
+    start = time.monotonic()
     heading = {
         "device": _device_name(options.device),
         "model": options.shape or options.model,
@@ -129,21 +154,41 @@ def _run(options: argparse.Namespace) -> None:
         "roofline_bytes_per_second": rate,
         "rate_is_measured": options.rate == 0,
         "synthetic_acceptance": options.synthetic_acceptance if options.synthetic_rows else None,
+        "synthetic_ranking": options.synthetic_ranking or None,
+        "dflash_layers": options.dflash_layers or None,
+        "temperature": options.temperature,
+        "row_budgets": ", ".join(options.row_budgets) if options.row_budgets else None,
+        "clock": "CPU time" if options.cpu_time else "wall",
     }
     if not options.json:
         print("\n".join(f"{name}: {value}" for name, value in heading.items() if value is not None))
     measured = []
     with _progress(len(options.points) * options.repeat * len(sides)) as bar:
-        for point in options.points:
-            results = measure(point, sides, options.repeat, bar.update)
+        for done, point in enumerate(options.points):
+            left = math.inf if options.minutes is None else start + 60 * options.minutes - time.monotonic()
+            until = time.monotonic() + left / (len(options.points) - done)
+            results = measure(point, sides, options.repeat, bar.update, until)
             measured.append(report.point_json(point, results, rate))
             if not options.json:
                 bar.clear()
                 print(report.point_text(point, results, rate), flush=True)
+    calibration = _calibration(options, sides) if options.row_budgets else None
     if options.trace_steps:
         _trace(options, sides, measured)
     if options.json:
-        print(json.dumps({**heading, "points": measured}, indent=2))
+        print(json.dumps({**heading, "points": measured, "calibration": calibration}, indent=2))
+
+
+def _calibration(options: argparse.Namespace, sides: list[Side]) -> dict[str, Any]:
+    """What the engine learned of its drafter's confidences in all runs."""
+    side = sides[0]
+    assert isinstance(side, (ShapeSide, ModelSide))
+    calibration = calibration_json(side.stats().budget)
+    if not options.json:
+        print(calibration_text(calibration))
+    if options.reliability:
+        draw_calibration(calibration, options.reliability)
+    return calibration
 
 
 def _trace(options: argparse.Namespace, sides: list[Side], measured: list[dict[str, Any]]) -> None:
@@ -196,14 +241,18 @@ def _shape_sides(options: argparse.Namespace) -> list[Side]:
         num_threads=options.num_threads,
         synthetic_rows=options.synthetic_rows,
         synthetic_acceptance=options.synthetic_acceptance,
+        synthetic_ranking=options.synthetic_ranking,
+        dflash_layers=options.dflash_layers,
     )
     growth = max(config.growth(options.steps, 1), config.growth(options.trace_steps, 1))
     config.max_batch = max(point.batch for point in options.points)
     config.max_length = max(point.context for point in options.points) + growth
     config.max_num_slots = max(point.batch * (point.context + growth) for point in options.points)
     benchmark = ShapeBenchmark(config)
-    sides: list[Side] = [ShapeSide(benchmark, options.steps)]
-    if options.synthetic_rows:
+    variants = options.row_budgets or []
+    sides: list[Side] = [ShapeSide(benchmark, options.steps, variant=variant) for variant in variants]
+    sides = sides or [ShapeSide(benchmark, options.steps)]
+    if options.synthetic_rows and not variants:
         sides.append(ShapeSide(benchmark, options.steps, speculative=True))
     if options.compare:
         from fastspec.bench import peer
@@ -241,9 +290,17 @@ def _model_sides(options: argparse.Namespace) -> list[Side]:
         prompts = passage_prompts(
             engine.tokenizer, options.prompt_file.read_text() if options.prompt_file else _PASSAGE
         )
-    sides: list[Side] = [ModelSide(engine, prompts, options.max_tokens)]
-    if options.drafter != "none":
-        sides.append(ModelSide(engine, prompts, options.max_tokens, speculative=True))
+    make = partial(
+        ModelSide,
+        engine,
+        prompts,
+        options.max_tokens,
+        temperature=options.temperature,
+        clock=time.process_time if options.cpu_time else time.perf_counter,
+    )
+    sides: list[Side] = [make(variant=variant) for variant in options.row_budgets or []] or [make()]
+    if options.drafter != "none" and not options.row_budgets:
+        sides.append(make(speculative=True))
     if options.compare:
         from fastspec.bench import peer
 

@@ -16,6 +16,7 @@ from fastspec._fastspec import (
     ShapePoint,
     StepTrace,
 )
+from fastspec.bench.row_budget import PLAIN, budget_notes, row_budget
 from fastspec.bench.sides import Point, Run
 from fastspec.errors import FastSpecError
 
@@ -36,12 +37,22 @@ def step_notes(stats: EngineStats) -> dict[str, object]:
     }
 
 
+def _variant_notes(variant: str | None, stats: EngineStats) -> dict[str, object]:
+    return {**step_notes(stats), **({} if variant in (None, PLAIN) else {"row_budget": budget_notes(stats.budget)})}
+
+
 class ShapeSide:
     """Decoding of a shape on a KV cache of noise."""
 
-    def __init__(self, benchmark: ShapeBenchmark, steps: int, *, speculative: bool = False) -> None:
-        """`steps` a run; `speculative` with the synthetic acceptance that the benchmark was made with."""
-        self.name = "SYNTHETIC speculation" if speculative else "plain"
+    def __init__(
+        self, benchmark: ShapeBenchmark, steps: int, *, speculative: bool = False, variant: str | None = None
+    ) -> None:
+        """`steps` a run; `speculative` with the synthetic acceptance that the benchmark was made with, or `variant` of
+        row_budget.parse_variants().
+        """
+        speculative = variant != PLAIN if variant else speculative
+        self.name = variant or ("SYNTHETIC speculation" if speculative else PLAIN)
+        self._variant = variant
         self._benchmark = benchmark
         self._steps = steps
         self._speculative = speculative
@@ -49,20 +60,34 @@ class ShapeSide:
         self._last: ShapePoint | None = None
 
     def prepare(self, point: Point) -> None:
-        """One step, in which graphs are recorded and buffers grow."""
+        """One step, in which graphs are recorded and buffers grow; a whole run where a row budget makes more shapes."""
         self._point = point
-        self._benchmark.measure(point.batch, point.context, 1, 1, self._speculative)
+        self._set_row_budget()
+        steps = self._steps if self._variant else 1
+        self._benchmark.measure(point.batch, point.context, steps, 1, self._speculative)
 
     def run(self) -> Run:
         """Steps from the point's context on."""
         point = self._point
+        self._set_row_budget()
         self._last = self._benchmark.measure(point.batch, point.context, self._steps, 1, self._speculative)
         stats = self._last.stats
         return Run(self._last.median_milliseconds, stats.generated_tokens / stats.steps)
 
+    def _set_row_budget(self) -> None:
+        budget = row_budget(self._variant) if self._variant else None
+        if budget:
+            self._benchmark.set_row_budget(budget)
+
     def trace(self, point: Point, steps: int) -> StepTrace:
         """Records `steps` decoding steps from the point on."""
+        self._set_row_budget()
         return self._benchmark.trace(point.batch, point.context, steps, self._speculative)
+
+    def stats(self) -> EngineStats:
+        """Of the last run."""
+        assert self._last is not None
+        return self._last.stats
 
     def finish(self) -> dict[str, object]:
         """Verbs and bytes of the last run."""
@@ -71,16 +96,33 @@ class ShapeSide:
             "weight_bytes": self._last.weight_bytes,
             "kv_bytes": self._last.kv_bytes,
             "host_gap_ms": self._last.host_gap_milliseconds,
-            **step_notes(self._last.stats),
+            **_variant_notes(self._variant, self._last.stats),
         }
 
 
 class ModelSide:
     """Decoding of a real model after real prompts."""
 
-    def __init__(self, engine: Engine, prompts: Prompts, max_tokens: int, *, speculative: bool = False) -> None:
-        """`max_tokens` a sequence; `speculative` with the engine's drafter."""
-        self.name = engine.info.drafter if speculative else "plain"
+    def __init__(
+        self,
+        engine: Engine,
+        prompts: Prompts,
+        max_tokens: int,
+        *,
+        speculative: bool = False,
+        variant: str | None = None,
+        temperature: float = 0.0,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """`max_tokens` a sequence; `speculative` with the engine's drafter, or `variant` of
+        row_budget.parse_variants(). Above temperature 0 every sequence has a seed of its own, the same in all runs.
+        """
+        speculative = variant != PLAIN if variant else speculative
+        self.name = variant or (engine.info.drafter if speculative else PLAIN)
+        self._variant = variant
+        self._temperature = temperature
+        self._clock = clock
+        self._notes: dict[str, object] = {}
         self._engine = engine
         self._prompts = prompts
         self._max_tokens = max_tokens
@@ -90,25 +132,30 @@ class ModelSide:
         self._prompt_seconds = 0.0
 
     def prepare(self, point: Point) -> None:
-        """A short run, in which graphs are recorded and buffers grow."""
+        """A short run, in which graphs are recorded and buffers grow; a whole one where a row budget makes more shapes."""
         self._point = point
-        self._requests = self._make_requests(min(8, self._max_tokens))
+        self._requests = self._make_requests(self._max_tokens if self._variant else min(8, self._max_tokens))
         self.run()
         self._requests = self._make_requests(self._max_tokens)
 
     def run(self) -> Run:
         """Prompts, then decoding, which alone is timed: it begins when every sequence has its first token."""
         engine = self._engine
-        start = time.perf_counter()
+        budget = row_budget(self._variant) if self._variant else None
+        if budget:
+            engine.set_row_budget(budget)
+        start = self._clock()
         place, token_ids = self._decode_first_tokens()
-        self._prompt_seconds = time.perf_counter() - start
+        self._prompt_seconds = self._clock() - start
         before = sum(map(len, token_ids))
         engine.reset_stats()
-        start = time.perf_counter()
+        start = self._clock()
         while engine.has_work():
             self._step(place, token_ids)
-        seconds = time.perf_counter() - start
-        steps = max(engine.stats().steps, 1)
+        seconds = self._clock() - start
+        stats = engine.stats()
+        steps = max(stats.steps, 1)
+        self._notes = _variant_notes(self._variant, stats)
         return Run(1e3 * seconds / steps, (sum(map(len, token_ids)) - before) / steps, token_ids)
 
     def _decode_first_tokens(self) -> tuple[dict[int, int], list[list[int]]]:
@@ -145,12 +192,21 @@ class ModelSide:
             token_ids[place[output.request]] += output.token_ids
 
     def _make_requests(self, max_tokens: int) -> list[Request]:
-        params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
         speculation = RequestSpeculation(enabled=self._speculative)
         return [
-            Request(prompt_token_ids=ids, sampling=params, speculation=speculation)
-            for ids in self._prompts(self._point)
+            Request(
+                prompt_token_ids=ids,
+                sampling=SamplingParams(
+                    temperature=self._temperature, seed=seed, max_tokens=max_tokens, ignore_eos=True
+                ),
+                speculation=speculation,
+            )
+            for seed, ids in enumerate(self._prompts(self._point))
         ]
+
+    def stats(self) -> EngineStats:
+        """Of the engine, whose last run may be another side's."""
+        return self._engine.stats()
 
     def finish(self) -> dict[str, object]:
         """Verbs and bytes of the last run; the embedding counts among the weights."""
@@ -160,5 +216,5 @@ class ModelSide:
             "weight_bytes": float(info.weight_bytes),
             "kv_bytes": self._point.batch * length * info.kv_bytes_per_token,
             "prompt_seconds": self._prompt_seconds,
-            **step_notes(self._engine.stats()),
+            **self._notes,
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fastspec.bench.row_budget import comparison_json, comparison_text
 from fastspec.bench.sides import Point, Result, first_difference
 
 
@@ -31,7 +32,13 @@ def point_json(point: Point, results: list[Result], rate: float) -> dict[str, An
             },
             **result.notes,
         }
-    return {"batch": point.batch, "context": point.context, "sides": sides, "differences": _differences(results)}
+    return {
+        "batch": point.batch,
+        "context": point.context,
+        "sides": sides,
+        "differences": _differences(results),
+        **comparison_json(results),
+    }
 
 
 def _differences(results: list[Result]) -> dict[str, tuple[int, int] | None]:
@@ -63,6 +70,8 @@ def point_text(point: Point, results: list[Result], rate: float) -> str:
             line += "".join(f"  {ratio}" for ratio in ratios)
         lines.append(line)
         lines += _note_lines(result)
+    if compared := comparison_text(results):
+        lines.append(compared)
     for side, difference in _differences(results).items():
         if difference is None:
             lines.append(f"  tokens of {side}: those of {results[0].side}")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -67,13 +69,21 @@ class Result:
 
 
 def measure(
-    point: Point, sides: Sequence[Side], repetitions: int, advance: Callable[[], object] = lambda: None
+    point: Point,
+    sides: Sequence[Side],
+    repetitions: int,
+    advance: Callable[[], object] = lambda: None,
+    until: float = math.inf,
 ) -> list[Result]:
-    """All sides at one point, taking turns run by run, so that what disturbs the machine disturbs all of them."""
+    """All sides at one point, taking turns run by run, so that what disturbs the machine disturbs all of them. No round
+    but the first begins after `until`, by time.monotonic().
+    """
     results = [Result(side.name) for side in sides]
     for side in sides:
         side.prepare(point)
-    for _ in range(repetitions):
+    for repetition in range(repetitions):
+        if repetition > 0 and time.monotonic() > until:
+            break
         for side, result in zip(sides, results, strict=True):
             result.runs.append(side.run())
             advance()

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <limits>
@@ -110,6 +111,29 @@ TEST(CalibrationTest, AFitForgetsWhatIsLongPast) {
   }
   EXPECT_LT(fit.chance(0.8f), 0.05f);
   EXPECT_EQ(fit.num_labels(), 500);
+}
+
+TEST(CalibrationTest, TheCurveIsTheLogistic) {
+  ChanceFit fit(2000, 2);
+  std::mt19937 random(5);
+  std::uniform_real_distribution<float> uniform(0, 1);
+  for (int i = 0; i < 2000; ++i) {
+    const float confidence = std::pow(uniform(random), 3.0f);
+    fit.add(confidence, uniform(random) < std::sqrt(confidence) * 0.9f);
+    fit.refit_when_due(ChanceFit::kIdentity);
+  }
+  const ChanceFit::Weights& weights = fit.weights();
+  EXPECT_NE(weights, ChanceFit::kIdentity);
+  float before = 0;
+  for (int i = 0; i <= 100000; ++i) {
+    const float confidence = static_cast<float>(i) * 1e-5f;
+    const double inside = std::clamp(static_cast<double>(confidence), 1e-4, 1 - 1e-4);
+    const double score = weights[0] + weights[1] * std::log(inside) - weights[2] * std::log1p(-inside);
+    const float chance = fit.chance(confidence);
+    ASSERT_NEAR(chance, 1 / (1 + std::exp(-score)), 2e-3) << confidence;
+    ASSERT_GE(chance, before) << confidence;
+    before = chance;
+  }
 }
 
 TEST(CalibrationTest, ExtremeConfidencesStayChances) {

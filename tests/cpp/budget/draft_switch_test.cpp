@@ -68,6 +68,20 @@ TEST_F(DraftSwitchTest, AGainBelowTheSavingChangesNothing) {
   }
 }
 
+TEST_F(DraftSwitchTest, LittleIsEnoughToStopAndNotToStart) {
+  feed(0, 4, 1);
+  const auto drafts_at = [&](double draft, bool is_on) {
+    records_[0].is_on = is_on;
+    decide(1, CostModel({.linear = {{1, 100}, {10, 10}}, .draft = {{1, 64}, {draft, draft}}}));
+    return records_[0].is_on;
+  };
+  // Two tokens instead of one. At 10 ms for a draft that is a tie.
+  EXPECT_FALSE(drafts_at(10.2, true)) << "1 % slower than plain decoding";
+  EXPECT_TRUE(drafts_at(10.1, true)) << "0.5 % slower, which may be noise";
+  EXPECT_FALSE(drafts_at(9.6, false)) << "2 % faster, which may be noise";
+  EXPECT_TRUE(drafts_at(9.2, false)) << "4 % faster";
+}
+
 TEST_F(DraftSwitchTest, ProbesComeBackAndCostHalfAPercentAtMost) {
   const CostModel cost = hinge(1);
   feed(0, 4, 0);

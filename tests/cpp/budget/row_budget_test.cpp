@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 #include <random>
+#include <tuple>
 
 #include "step/row_tiers.h"
 
@@ -91,6 +92,32 @@ TEST(SurvivalTest, NeverGrowsAlongAPath) {
     for (int node = 1; node < tree.num_nodes(); ++node) {
       EXPECT_LE(scores[node], scores[tree.parents[node]]);
       EXPECT_GE(scores[node], 0.0f);
+    }
+  }
+}
+
+TEST(RowRankingTest, OrdersAsASortDoes) {
+  std::mt19937 random(12);
+  std::uniform_real_distribution<float> uniform(0, 1);
+  RowRanking ranker;
+  for (int round = 0; round < 100; ++round) {  // one after another in the same memory
+    std::vector<TokenTree> trees;
+    std::vector<std::vector<float>> survivals;
+    std::vector<std::tuple<float, int, int, int>> expected;
+    for (int t = 0; t < static_cast<int>(random() % 8); ++t) {
+      TokenTree& tree = trees.emplace_back(random_tree(random, 60));
+      for (float& confidence : tree.confidence) confidence = random() % 4 == 0 ? 0.5f : uniform(random);
+      survivals.push_back(survival(tree));
+      const std::vector<int> depths = tree.depths();
+      for (int node = 1; node < tree.num_nodes(); ++node) {
+        expected.emplace_back(-survivals.back()[node], depths[node], t, node);
+      }
+    }
+    std::sort(expected.begin(), expected.end());
+    const std::span<const RankedNode> ranking = ranker.rank(trees, survivals);
+    ASSERT_EQ(ranking.size(), expected.size());
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      ASSERT_EQ(std::tuple(-ranking[i].survival, ranking[i].depth, ranking[i].tree, ranking[i].node), expected[i]) << i;
     }
   }
 }
@@ -228,7 +255,9 @@ Offered random_offer(std::mt19937& random, int num_trees, int max_nodes) {
     result.offer.num_decoding += decodes ? 1 : 0;
     result.offer.num_drafting += result.trees.back().num_drafted() > 0 ? 1 : 0;
   }
-  result.ranking = rank_rows(result.trees, survivals);
+  RowRanking ranking;
+  const std::span<const RankedNode> nodes = ranking.rank(result.trees, survivals);
+  result.ranking.assign(nodes.begin(), nodes.end());
   result.offer.max_drafted = static_cast<int>(random() % (result.ranking.size() + 3));
   return result;
 }
@@ -289,7 +318,8 @@ TEST(PriceSharesTest, PassesWithoutTiersAreNotRaised) {
   std::vector<TokenTree> trees(1, TokenTree(0));
   for (int node = 1; node <= 8; ++node) trees[0].add(node, node - 1, 0.5f);
   const std::vector<std::vector<float>> survivals = {survival(trees[0])};
-  const std::vector<RankedNode> ranking = rank_rows(trees, survivals);
+  RowRanking ranker;
+  const std::span<const RankedNode> ranking = ranker.rank(trees, survivals);
   const double ratios[] = {0.3};
   RowOffer offer{.sequences = {{1, 0}}, .num_decoding = 1, .num_drafting = 1, .max_drafted = 8};
   EXPECT_EQ(price_shares(offer, ranking, ratios, hinge(8))[0].kept, 2);

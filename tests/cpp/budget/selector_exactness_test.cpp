@@ -59,7 +59,8 @@ void cut(Selector selector, TokenTree& tree) {
       break;
   }
   const std::vector<std::vector<float>> survivals = {survival(tree)};
-  const std::vector<RankedNode> ranking = rank_rows({&tree, 1}, survivals);
+  RowRanking ranker;
+  const std::span<const RankedNode> ranking = ranker.rank({&tree, 1}, survivals);
   const double ratios[] = {1.0 / 3, 2.0 / 3, 1.0};
   const RowOffer offer{.sequences = {{1, 0}}, .num_decoding = 1, .num_drafting = 1, .max_drafted = 2};
   const std::vector<RowChoice> shares = price_shares(offer, ranking, ratios, prices());

@@ -140,6 +140,21 @@ TEST_F(DFlashModelTest, LayersThatNobodyNamesAreTheUsualOnes) {
   expect_refused(ErrorCode::kInvalidFile, {"config.json", "dflash_config", "3 layers", "target_layer_ids"});
 }
 
+TEST_F(DFlashModelTest, ValuesThatAreNoNumbersAreRefused) {
+  for (const std::string dtype : {"F32", "BF16", "F16"}) {
+    for (const std::string high : {std::string("\xFF"), std::string("\x7F")}) {  // NaN; all bits but the sign's
+      std::vector<TestTensor> tensors = draft_tensors({.dtype = dtype});
+      for (TestTensor& tensor : tensors) {
+        if (tensor.name != "layers.1.mlp.up_proj.weight") continue;
+        const std::size_t size = dtype == "F32" ? 4 : 2;
+        tensor.data.replace(tensor.data.size() - size, size, std::string(size - 1, '\xFF') + high);
+      }
+      write(tensors);
+      expect_refused(ErrorCode::kInvalidFile, {"model.safetensors", "layers.1.mlp.up_proj.weight", "finite"});
+    }
+  }
+}
+
 TEST_F(DFlashModelTest, MissingMisshapenAndUnexpectedTensorsAreNamed) {
   const std::vector<TestTensor> good = draft_tensors({.prefix = "model."});
   for (std::size_t i = 0; i < good.size(); ++i) {

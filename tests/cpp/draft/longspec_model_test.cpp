@@ -132,6 +132,21 @@ TEST_F(LongSpecModelTest, OurFormatWithWindowNormAndVocabulary) {
   EXPECT_EQ(model.weights.token_ids.as<const TokenId>()[2], 7);
 }
 
+TEST_F(LongSpecModelTest, ValuesThatAreNoNumbersAreRefused) {
+  for (const std::string dtype : {"F32", "BF16", "F16"}) {
+    for (const std::string high : {std::string("\xFF"), std::string("\x7F")}) {  // NaN; all bits but the sign's
+      std::vector<TestTensor> tensors = block_tensors({.dtype = dtype});
+      for (TestTensor& tensor : tensors) {
+        if (tensor.name != "cross_attn.q_proj.bias") continue;
+        const std::size_t size = dtype == "F32" ? 4 : 2;
+        tensor.data.replace(tensor.data.size() - size, size, std::string(size - 1, '\xFF') + high);
+      }
+      write(tensors);
+      expect_refused(ErrorCode::kInvalidFile, {"model.safetensors", "cross_attn.q_proj.bias", "finite"});
+    }
+  }
+}
+
 TEST_F(LongSpecModelTest, MissingMisshapenAndUnexpectedTensorsAreNamed) {
   const std::vector<TestTensor> good = block_tensors({.prefix = "glide."});
   for (std::size_t i = 0; i < good.size(); ++i) {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 
@@ -48,6 +49,26 @@ TEST_F(CostCacheTest, KeepsWhatWasStored) {
   }
   EXPECT_EQ(files, 1);
   EXPECT_FALSE(CostCache(cache_.path().parent_path(), "another GPU").load().has_value());
+}
+
+TEST_F(CostCacheTest, TheDirectoryThatIsNamedMayBeRelative) {
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(directory_.path());
+  setenv("FASTSPEC_CACHE", "some/where", 1);
+  const std::filesystem::path chosen = CostCache::default_directory();
+  unsetenv("FASTSPEC_CACHE");
+  EXPECT_EQ(chosen, std::filesystem::current_path() / "some" / "where");
+  std::filesystem::current_path(before);
+}
+
+TEST_F(CostCacheTest, CostsOfNothingAreNotKept) {
+  CostParameters no_passes = some_costs(), no_drafts = some_costs();
+  no_passes.linear = {};
+  no_drafts.draft = {};
+  for (const CostParameters& costs : {no_passes, no_drafts}) {
+    EXPECT_FALSE(cache_.store(costs));
+    EXPECT_FALSE(std::filesystem::exists(cache_.path()));
+  }
 }
 
 TEST_F(CostCacheTest, AnyPartOfAFileIsMeasuredAnew) {

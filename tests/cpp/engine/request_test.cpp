@@ -39,6 +39,7 @@ TEST(SamplingParamsTest, RefusalsNameTheFieldAndItsValue) {
   expect_refused([](SamplingParams& p) { p.min_p = 1.5f; }, {"min_p", "1.5"});
   expect_refused([](SamplingParams& p) { p.n = 0; }, {"n is 0"});
   expect_refused([](SamplingParams& p) { p.n = 4097; }, {"n is 4097", "4096"});
+  expect_refused([](SamplingParams& p) { p.n = 1 << 20; }, {"n is 1048576"});
   expect_refused([](SamplingParams& p) { p.max_tokens = 0; }, {"max_tokens", "0"});
   expect_refused([](SamplingParams& p) { p.min_tokens = -1; }, {"min_tokens", "-1"});
   expect_refused([](SamplingParams& p) { p.min_tokens = p.max_tokens + 1; }, {"min_tokens", "129", "max_tokens"});

@@ -159,6 +159,34 @@ TEST(AutoBudget, DraftsThatAreAlwaysTakenAreVerified) {
   EXPECT_LE(stats.verified_tokens, stats.drafted_tokens);
 }
 
+TEST(AutoBudget, FullStepsCostNextToNothing) {
+  const std::vector<Request> requests = some_requests(4, 100);
+  for (const double row : {0.001, 40.0}) {  // of ten milliseconds
+    HarnessOptions options = planted_options(requests, 0.6, row);
+    options.budget.ratios = {0.3, 1};
+    const auto engine = make_engine(std::move(options));
+    std::int64_t steps = 0;
+    for (int round = 0; round < 8; ++round) {
+      run(*engine, requests);
+      for (const RatioCount& count : engine->stats().budget.ratios) steps = std::max(steps, count.steps);
+    }
+    EXPECT_GT(steps, 100);
+    EXPECT_EQ(engine->stats().budget.full_steps > 0, row < 1) << row;
+  }
+}
+
+TEST(AutoBudget, WhatPaysOnlyWhenItIsCutIsCutAndNotStopped) {
+  // In full a draft brings 1.2 tokens for six rows more, cut 0.6 for one. Only the latter pays.
+  const std::vector<Request> requests = some_requests(8, 100);
+  HarnessOptions options = planted_options(requests, 0.6, 0);
+  options.costs->linear = {{8, 16, 17, 64}, {10, 11, 20, 80}};
+  const auto engine = make_engine(std::move(options));
+  for (const Request& request : requests) engine->submit(request);
+  for (int step = 0; step < 25; ++step) engine->step();
+  EXPECT_EQ(engine->stats().budget.passes_undrafted, 0);
+  EXPECT_GT(engine->stats().budget.ratios.front().steps, 10);
+}
+
 TEST(FixedBudget, KeepsItsShareAndSaysSo) {
   const std::vector<Request> requests = some_requests(4, 100);
   HarnessOptions options = planted_options(requests, 0.8, 1);
@@ -225,6 +253,35 @@ TEST_F(MeasuredCosts, AreThoseOfTheEnginesPassesAndLeaveNothingBehind) {
       engine->check_invariants();
     }
   }
+}
+
+TEST_F(MeasuredCosts, OfABlockDrafterAreThoseOfItsBlocks) {
+  HarnessOptions options = options_of("dflash:tiny", false);
+  options.costs = costs(1);
+  const auto engine = make_engine(std::move(options));
+  const CostProfile profile = engine->profile();
+  const double pass = profile.costs.linear.milliseconds.front();
+  EXPECT_GT(profile.costs.draft.milliseconds.front(), 0.02 * pass) << "a draft that runs no layer takes no time";
+}
+
+TEST(RowBudgetOfAnEngine, ChangesBetweenRequests) {
+  const std::vector<Request> requests = some_requests(3, 60);
+  const auto engine = make_engine(planted_options(requests, 1.0, 0.001));
+  const Outputs plain = run_plain_alone({}, requests);
+  const auto kept_share = [&](const std::string& mode) {
+    engine->set_row_budget(mode);
+    engine->reset_stats();
+    EXPECT_EQ(difference(plain, run(*engine, requests, 1)), "");
+    const EngineStats stats = engine->stats();
+    return static_cast<double>(stats.verified_tokens) / static_cast<double>(stats.drafted_tokens);
+  };
+  EXPECT_EQ(kept_share("off"), 1.0);
+  EXPECT_LT(kept_share("fixed:0.5"), 0.7);
+  EXPECT_GT(kept_share("auto"), 0.7);
+  expect_error(ErrorCode::kInvalidArgument, {"fixed:2"}, [&] { engine->set_row_budget("fixed:2"); });
+  engine->submit(requests[0]);
+  expect_error(ErrorCode::kInvalidArgument, {"while no request runs"}, [&] { engine->set_row_budget("off"); });
+  expect_error(ErrorCode::kInvalidArgument, {"drafter"}, [] { make_engine({})->set_row_budget("auto"); });
 }
 
 TEST_F(MeasuredCosts, AreKeptAndReadAgain) {

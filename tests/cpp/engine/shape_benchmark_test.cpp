@@ -75,11 +75,59 @@ TEST_F(ShapeBenchmarkTest, SyntheticDraftsAreVerifiedAndAcceptedAsAsked) {
   }
 }
 
+TEST_F(ShapeBenchmarkTest, ARandomBlockDrafterWorksAndChangesNoAcceptance) {
+  config_.synthetic_rows = 4;
+  config_.synthetic_acceptance = 2;
+  config_.dflash_layers = 2;
+  config_.max_length = 60 + config_.growth(8, 1);
+  config_.max_num_slots = 3 * config_.max_length;
+  double idle = 0;
+  {
+    ShapeBenchmarkConfig without = config_;
+    without.dflash_layers = 0;
+    ShapeBenchmark benchmark(without);
+    idle = benchmark.measure(3, 60, 8, 1, true).stats.draft_seconds;
+  }
+  ShapeBenchmark benchmark(config_);
+  EXPECT_EQ(benchmark.info().drafter, "synthetic behind dflash");
+  const ShapePoint point = benchmark.measure(3, 60, 8, 1, true);
+  EXPECT_EQ(point.stats.rows, 8 * 3 * 5);
+  EXPECT_EQ(point.stats.accepted_tokens, 8 * 3 * 2);
+  EXPECT_GT(point.stats.draft_seconds, 4 * idle) << "its layers run from the first draft on";
+  EXPECT_EQ(point.stats.draft_failures, 0);
+}
+
+TEST_F(ShapeBenchmarkTest, ConfidencesRankAsWellAsAsked) {
+  config_.synthetic_rows = 8;
+  config_.synthetic_acceptance = 4;
+  config_.max_length = 256;
+  config_.max_num_slots = 3 * 256;
+  std::vector<double> kept;  // accepted tokens of a pass, of half of the rows
+  for (const double ranking : {0.5, 0.8, 0.99}) {
+    config_.synthetic_ranking = ranking;
+    ShapeBenchmark benchmark(config_);
+    benchmark.set_row_budget("fixed:0.5");
+    const ShapePoint point = benchmark.measure(3, 60, 30, 1, true);
+    EXPECT_LT(point.stats.verified_tokens, 0.6 * static_cast<double>(point.stats.drafted_tokens));
+    kept.push_back(static_cast<double>(point.stats.accepted_tokens) / static_cast<double>(point.stats.decoding_passes));
+  }
+  EXPECT_LT(kept[0] + 0.1, kept[1]);
+  EXPECT_LT(kept[1], kept[2]);
+  EXPECT_GT(kept[2], 3.2) << "of four, with half of the rows";
+}
+
 TEST_F(ShapeBenchmarkTest, RefusesImpossibleAcceptance) {
   config_.synthetic_rows = 4;
   config_.synthetic_acceptance = 4.5;
   expect_error(ErrorCode::kInvalidArgument, {"synthetic_acceptance", "4.5", "0 to 4"},
                [&] { ShapeBenchmark benchmark(config_); });
+  config_.synthetic_acceptance = 2;
+  config_.synthetic_ranking = 0.3;
+  expect_error(ErrorCode::kInvalidArgument, {"synthetic_ranking", "0.3"}, [&] { ShapeBenchmark benchmark(config_); });
+  config_.synthetic_ranking = 0;
+  config_.dflash_layers = -1;
+  expect_error(ErrorCode::kInvalidArgument, {"dflash_layers", "-1"}, [&] { ShapeBenchmark benchmark(config_); });
+  config_.dflash_layers = 0;
   config_.synthetic_rows = 256;
   expect_error(ErrorCode::kInvalidArgument, {"synthetic_rows", "256"}, [&] { ShapeBenchmark benchmark(config_); });
   config_.synthetic_rows = 0;
