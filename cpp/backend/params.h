@@ -57,7 +57,8 @@ struct RmsNormParams {
 /// Rows of a matrix, or some of them, copied; either may be columns of a wider one.
 struct CopyRowsParams {
   Matrix input;                             // [rows, cols]
-  const std::int32_t* row_index = nullptr;  // [output.rows] rows of `input` to take; null = all, in order
+  const std::int32_t* row_index = nullptr;  // [output.rows] rows of `input` to take, -1 = leave the row of `output` as
+                                            // it is; null = all, in order
   Matrix output;                            // [rows, cols]; overlaps nothing of `input`
 };
 

@@ -89,7 +89,18 @@ LongSpecDrafter::Limits longspec_limits(const SpeculationConfig& speculation, co
           .max_drafted = draft_shape(speculation, std::nullopt).max_nodes,
           .pass = limits.pass,
           .page_size = limits.page_size,
-          .graphs = limits.graphs};
+          .graphs = limits.graphs,
+          .keeps_lookahead = !limits.lookahead_layers.empty()};
+}
+
+StandaloneDrafter::Limits standalone_limits(const ModelConfig& target, int max_drafted, const DrafterLimits& limits) {
+  return {.max_drafted = max_drafted,
+          .pass = limits.pass,
+          .vocab_size = target.vocab_size,
+          .num_pages = limits.num_pages,
+          .page_size = limits.page_size,
+          .graphs = limits.graphs,
+          .lookahead_layers = limits.lookahead_layers};
 }
 
 DFlashDrafter::Limits dflash_limits(const SpeculationConfig& speculation, int max_drafted,
@@ -129,10 +140,8 @@ DraftNeeds draft_needs(const SpeculationConfig& speculation, const std::optional
   return {.weights = small.weights.bytes(),
           .shared_kv_bytes_per_token =
               KvShape{config.num_layers, config.num_kv_heads, config.head_dim, dtype}.bytes_per_token(),
-          .activations =
-              Transformer::activation_bytes(config, element, limits.pass.max_rows, limits.pass.max_sequences) +
-              StandaloneDrafter::proposal_bytes(limits.pass.max_sequences, draft_shape(speculation, model).max_nodes) +
-              PassBuffers::device_bytes(limits.pass),
+          .activations = StandaloneDrafter::activation_bytes(
+              config, element, standalone_limits(target, draft_shape(speculation, model).max_nodes, limits)),
           .num_layers = config.num_layers};
 }
 
@@ -157,12 +166,7 @@ std::unique_ptr<Drafter> make_drafter(const SpeculationConfig& speculation, std:
   }
   StandaloneModel small = std::get<StandaloneModel>(std::move(*model));
   return std::make_unique<StandaloneDrafter>(small.config, std::move(small.weights), backend, dtype,
-                                             StandaloneDrafter::Limits{.max_drafted = max_drafted,
-                                                                       .pass = limits.pass,
-                                                                       .vocab_size = target.config.vocab_size,
-                                                                       .num_pages = limits.num_pages,
-                                                                       .page_size = limits.page_size,
-                                                                       .graphs = limits.graphs});
+                                             standalone_limits(target.config, max_drafted, limits));
 }
 
 }  // namespace fastspec

@@ -60,7 +60,8 @@ struct DrafterLimits {
   PassLimits pass;
   int num_pages = 0;  // scratch pages included
   int page_size = 0;
-  GraphLimits graphs;  // of a draft model's passes
+  GraphLimits graphs;                 // of a draft model's passes
+  std::vector<int> lookahead_layers;  // of the draft model, whose queries Drafter::lookahead() gives; ascending
 };
 
 /// The largest tree that the drafter of an enabled speculation proposes, known before it is made.

@@ -53,18 +53,18 @@ DraftNeeds EngineCore::draft_needs(const RowLimits& rows) const {
                                {.pass = rows.pass, .page_size = config_.page_size});
 }
 
-std::vector<int> EngineCore::hidden_layers() const {
-  if (parts_.drafter != nullptr) return parts_.drafter->needs().hidden_layers;
-  return parts_.draft_model ? draft_needs(row_limits()).hidden_layers : std::vector<int>{};
+PassTaps EngineCore::pass_taps() const {
+  if (parts_.drafter != nullptr) return {.hidden_layers = parts_.drafter->needs().hidden_layers};
+  return parts_.draft_model ? PassTaps{.hidden_layers = draft_needs(row_limits()).hidden_layers} : PassTaps{};
 }
 
 MemoryRequest EngineCore::memory_request(const RowLimits& rows) const {
   const Device& device = *parts_.backend.device;
   const std::size_t element = size_of(parts_.backend.ops->activation_dtype());
   MemoryNeeds needs{.weights = parts_.weights.bytes()};
-  needs.activations = Transformer::activation_bytes(parts_.model, element, rows.pass.max_rows, rows.logit_rows,
-                                                    hidden_layers().size()) +
-                      PassBuffers::device_bytes(rows.pass);
+  needs.activations =
+      Transformer::activation_bytes(parts_.model, element, rows.pass.max_rows, rows.logit_rows, pass_taps()) +
+      PassBuffers::device_bytes(rows.pass);
   needs.workspaces = parts_.backend.ops->workspace_bytes(workspace_limits(parts_.model));
   if (device.has_graphs()) needs.graphs = graph_limits(parts_.model.num_layers).bytes;
   std::size_t draft_kv_bytes_per_token = 0;
@@ -127,7 +127,7 @@ void EngineCore::build(const RowLimits& rows, const MemoryPlan& plan) {
     backend.ops->reserve(workspace_limits(*small));
   }
   target_ = std::make_unique<Transformer>(parts_.model, std::move(parts_.weights), backend, rows.pass.max_rows,
-                                          rows.logit_rows, hidden_layers());
+                                          rows.logit_rows, pass_taps());
   const int all_pages = plan.num_pages + plan.num_scratch_pages;
   target_kv_ = std::make_unique<KvPool>(*backend.device, kv_shape(parts_.model), all_pages, config_.page_size);
   kv_ = std::make_unique<PagedKvCache>(plan.num_pages, plan.num_scratch_pages, config_.page_size);

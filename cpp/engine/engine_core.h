@@ -91,8 +91,8 @@ class EngineCore {
   WorkspaceLimits workspace_limits(const ModelConfig& model) const;
   /// Of the draft model, which is there.
   DraftNeeds draft_needs(const RowLimits& rows) const;
-  /// Layers of the target whose outputs the drafter reads.
-  std::vector<int> hidden_layers() const;
+  /// What the drafter reads of the target's passes.
+  PassTaps pass_taps() const;
   MemoryRequest memory_request(const RowLimits& rows) const;
   void build(const RowLimits& rows, const MemoryPlan& plan);
   /// Gives the row budget its costs: from the cache, else measured.

@@ -25,14 +25,15 @@ void check_vector(const Vector& vector, int size, const char* name) {
   FS_CHECK(vector.data == nullptr || vector.size == size, name, ": size ", vector.size, ", expected ", size);
 }
 
-/// @param row_index null: all rows.
-void check_row_index(const std::int32_t* row_index, const Matrix& input, const Matrix& output, const char* name) {
+/// @param row_index null: all rows. @param least -1 where rows may be left out.
+void check_row_index(const std::int32_t* row_index, const Matrix& input, const Matrix& output, const char* name,
+                     int least = 0) {
   if (row_index == nullptr) {
     FS_CHECK(input.rows == output.rows, name, ": rows ", input.rows, " and ", output.rows);
     return;
   }
   for (int row = 0; row < output.rows; ++row) {
-    FS_CHECK(row_index[row] >= 0 && row_index[row] < input.rows, name, ": row_index[", row, "] = ", row_index[row],
+    FS_CHECK(row_index[row] >= least && row_index[row] < input.rows, name, ": row_index[", row, "] = ", row_index[row],
              ", input rows ", input.rows);
   }
 }
@@ -54,7 +55,7 @@ void check_params(const CopyRowsParams& params) {
   check_matrix(params.output, "copy_rows output");
   FS_CHECK(params.input.cols == params.output.cols, "copy_rows: widths ", params.input.cols, " and ",
            params.output.cols);
-  check_row_index(params.row_index, params.input, params.output, "copy_rows");
+  check_row_index(params.row_index, params.input, params.output, "copy_rows", -1);
 }
 
 void check_params(const RmsNormParams& params) {
