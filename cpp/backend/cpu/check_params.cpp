@@ -38,6 +38,29 @@ void check_row_index(const std::int32_t* row_index, const Matrix& input, const M
   }
 }
 
+void check_scored_heads(const ScoreKeysParams& params, const char* name) {
+  FS_CHECK(params.num_scored_heads > 0 && params.num_scored_heads <= kMaxScoredHeads, name, ": ",
+           params.num_scored_heads, " heads, 1 to ", kMaxScoredHeads);
+  for (int i = 0; i < params.num_scored_heads; ++i) {
+    FS_CHECK(
+        params.heads[i] >= 0 && params.heads[i] < params.num_heads && (i == 0 || params.heads[i - 1] < params.heads[i]),
+        name, ": heads[", i, "] = ", params.heads[i], ", must be ascending and below ", params.num_heads);
+  }
+  FS_CHECK(params.scale > 0 && params.weight >= 0, name, ": scale ", params.scale, ", weight ", params.weight);
+  FS_CHECK(params.max_keys >= 0 && params.score_stride >= params.max_keys, name, ": at most ", params.max_keys,
+           " keys, scores ", params.score_stride, " apart");
+}
+
+void check_selection(const SelectSlotsParams& params, const char* name) {
+  FS_CHECK(params.budget > 0 && params.sinks >= 0 && params.recent >= 0 && params.lookahead_slots >= 0 &&
+               std::int64_t{params.sinks} + params.recent + params.lookahead_slots <= params.budget,
+           name, ": budget ", params.budget, " for ", params.sinks, " sinks, ", params.recent, " recent positions and ",
+           params.lookahead_slots, " by lookahead");
+  FS_CHECK(params.history != nullptr && params.slots != nullptr, name, ": no history scores, or no slots");
+  FS_CHECK(params.max_keys >= 0 && params.score_stride >= params.max_keys, name, ": at most ", params.max_keys,
+           " keys, scores ", params.score_stride, " apart");
+}
+
 }  // namespace
 
 void check_params(const EmbeddingParams& params) {
@@ -132,6 +155,59 @@ void check_params(const AttentionParams& params) {
              params.lists[s].length, " cached keys");
     FS_CHECK(params.masks[s] != NewMask::kAncestor || rows <= 64 * kMaskWords, "attention: sequence ", s, " has ", rows,
              " rows under an ancestor mask, which holds ", 64 * kMaskWords);
+  }
+}
+
+void check_params(const ScoreKeysParams& params) {
+  check_matrix(params.query, "score_keys query");
+  check_kv(params.kv, "score_keys");
+  const KvView& kv = params.kv;
+  FS_CHECK(params.num_heads > 0 && params.num_heads % kv.num_kv_heads == 0 &&
+               params.query.cols == params.num_heads * kv.head_dim,
+           "score_keys: query width ", params.query.cols, ", num_heads ", params.num_heads, ", num_kv_heads ",
+           kv.num_kv_heads, ", head_dim ", kv.head_dim);
+  check_scored_heads(params, "score_keys");
+  for (int s = 0; s < params.num_sequences; ++s) {
+    const int begin = params.row_offsets[s];
+    const int rows = params.row_offsets[s + 1] - begin;
+    FS_CHECK(rows >= 0 && rows <= params.max_rows_per_sequence, "score_keys: sequence ", s, " has ", rows,
+             " rows, at most ", params.max_rows_per_sequence);
+    FS_CHECK(params.lists[s].length >= 0 && params.lists[s].length <= params.max_keys, "score_keys: sequence ", s,
+             " has ", params.lists[s].length, " keys, at most ", params.max_keys);
+    for (int at = begin; at < begin + rows; ++at) {
+      const int row = params.rows != nullptr ? params.rows[at] : at;
+      FS_CHECK(row >= 0 && row < params.query.rows, "score_keys: entry ", at, " is row ", row, " of ",
+               params.query.rows);
+      FS_CHECK(params.row_weights == nullptr || params.row_weights[at] >= 0, "score_keys: entry ", at, " has weight ",
+               params.row_weights[at]);
+    }
+  }
+}
+
+void check_params(const ScorePagesParams& params) {
+  check_params(params.scoring);
+  FS_CHECK(params.bounds != nullptr, "score_pages: no bounds");
+  for (int s = 0; s < params.scoring.num_sequences; ++s) {
+    FS_CHECK(params.scoring.lists[s].pages, "score_pages: sequence ", s, " has a list of slots");
+  }
+}
+
+void check_params(const PageBoundsParams& params) {
+  check_kv(params.kv, "update_page_bounds");
+  FS_CHECK(params.bounds != nullptr || params.num_pages == 0, "update_page_bounds: no bounds");
+  for (int i = 0; i < params.num_pages; ++i) {
+    FS_CHECK(params.pages[i].page >= 0 && params.pages[i].num_slots >= 0 &&
+                 params.pages[i].num_slots <= 1 << params.kv.page_shift,
+             "update_page_bounds: page ", params.pages[i].page, " with ", params.pages[i].num_slots, " slots of ",
+             1 << params.kv.page_shift);
+  }
+}
+
+void check_params(const SelectSlotsParams& params) {
+  check_selection(params, "select_slots");
+  for (int s = 0; s < params.num_sequences; ++s) {
+    FS_CHECK(params.lists[s].length >= 0 && params.lists[s].length <= params.max_keys, "select_slots: sequence ", s,
+             " has ", params.lists[s].length, " keys, at most ", params.max_keys);
   }
 }
 
