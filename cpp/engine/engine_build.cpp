@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "engine/engine_core.h"
+#include "sparse/selector_factory.h"
 
 namespace fastspec {
 
@@ -29,12 +30,18 @@ EngineCore::RowLimits EngineCore::row_limits() const {
                                      : draft_shape(config_.speculation, parts_.draft_model).max_nodes;
   };
   RowLimits limits;
-  limits.draft_rows = drafts ? config_.max_num_seqs * max_nodes() : 0;
+  const int nodes = drafts ? max_nodes() : 0;
+  limits.provisional = SparseSteps::longest_run(config_, nodes);
+  limits.draft_rows = config_.max_num_seqs * (nodes + limits.provisional);
   limits.logit_rows = std::min(config_.max_batch_rows, config_.max_num_seqs + limits.draft_rows);
   const int pages = (config_.max_model_len + config_.page_size - 1) / config_.page_size;
   limits.pass = {.max_rows = config_.max_batch_rows,
                  .max_sequences = config_.max_num_seqs,
                  .max_list_entries = std::int64_t{config_.max_num_seqs} * pages};
+  if (config_.sparse.enabled()) {
+    limits.pass.slot_entries =
+        std::int64_t{config_.max_num_seqs} * std::min(config_.sparse.kv_budget, config_.max_model_len);
+  }
   return limits;
 }
 
@@ -138,6 +145,10 @@ void EngineCore::build(const RowLimits& rows, const MemoryPlan& plan) {
         {parts_.model, target_->weights(), *target_kv_, target_->kept_hidden()}, backend, parts_.dtype,
         {.pass = rows.pass, .num_pages = all_pages, .page_size = config_.page_size, .graphs = draft_graphs});
   }
+  if (parts_.selector == nullptr) {
+    parts_.selector = make_selector(config_.sparse, parts_.model, config_.page_size);
+  }
+  info_.selector = parts_.selector == nullptr ? "none" : parts_.selector->name();
   info_.drafter = parts_.drafter == nullptr ? "none" : parts_.drafter->name();
 
   SchedulerLimits limits{.max_num_seqs = config_.max_num_seqs, .max_batch_rows = config_.max_batch_rows};
@@ -146,8 +157,15 @@ void EngineCore::build(const RowLimits& rows, const MemoryPlan& plan) {
     limits.max_tree_depth = parts_.drafter->shape().max_depth;
   }
   scheduler_ = std::make_unique<Scheduler>(limits, *kv_);
+  limits.kv_budget = config_.sparse.kv_budget;
+  limits.max_provisional = rows.provisional;
   runner_ = std::make_unique<StepRunner>(backend, *target_, *target_kv_, *kv_, *scheduler_, parts_.drafter.get(),
-                                         config_.speculation.budget, rows.pass, graph_limits(parts_.model.num_layers));
+                                         parts_.selector.get(),
+                                         StepRunner::Options{.budget = config_.speculation.budget,
+                                                             .sparse = config_.sparse,
+                                                             .max_provisional = rows.provisional,
+                                                             .pass = rows.pass,
+                                                             .graphs = graph_limits(parts_.model.num_layers)});
 }
 
 void EngineCore::fill_info(const MemoryRequest& request, const MemoryPlan& plan) {

@@ -116,6 +116,8 @@ std::shared_ptr<RequestState> EngineCore::make_request_state(const Request& requ
          ", but speculation is off ",
          parts_.drafter == nullptr ? "in this engine: it has no drafter" : "in this request");
   }
+  state->wants_sparse = request.sparse.value_or(true) && parts_.selector != nullptr;
+  if (state->wants_sparse) state->guarantee = config_.sparse.guarantee;
   return state;
 }
 

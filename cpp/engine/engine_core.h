@@ -23,6 +23,7 @@
 #include "memory/paged_kv_cache.h"
 #include "model/model_config.h"
 #include "model/transformer.h"
+#include "sparse/kv_selector.h"
 
 namespace fastspec {
 
@@ -35,8 +36,9 @@ struct EngineParts {
   Weights weights;
   std::shared_ptr<const Tokenizer> tokenizer;  // may be null
   std::optional<DraftModel> draft_model;
-  std::unique_ptr<Drafter> drafter;     // used instead of the configured one when set
-  std::optional<CostParameters> costs;  // used instead of measured ones when set
+  std::unique_ptr<Drafter> drafter;      // used instead of the configured one when set
+  std::optional<CostParameters> costs;   // used instead of measured ones when set
+  std::unique_ptr<KvSelector> selector;  // used instead of the configured one when set
 };
 
 class EngineCore {
@@ -81,6 +83,7 @@ class EngineCore {
   struct RowLimits {
     int draft_rows = 0;  // of one step
     int logit_rows = 0;
+    int provisional = 0;  // tokens of a sequence that a dense pass reads as a tree
     PassLimits pass;
   };
   void plan_memory_and_build();

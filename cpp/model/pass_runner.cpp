@@ -41,34 +41,43 @@ std::optional<GraphKey> PassRunner::key_of(const RowBatch& batch) const {
   return key;
 }
 
-Matrix PassRunner::forward(RowBatch& batch, bool recurs) {
-  if (!backend_.device->has_graphs()) return model_.forward(buffers_.upload(batch), kv_);
+void PassRunner::run(const Pass& pass, PassPrelude* prelude) {
+  if (prelude != nullptr) prelude->issue(pass, buffers_.entries());
+  model_.forward(pass, kv_);
+}
+
+Matrix PassRunner::forward(RowBatch& batch, bool recurs, PassPrelude* prelude) {
   const int num_logit_rows = static_cast<int>(batch.logit_rows.size());
-  const std::optional<GraphKey> key = recurs ? key_of(batch) : std::nullopt;
+  if (!backend_.device->has_graphs()) {
+    run(buffers_.upload(batch), prelude);
+    return model_.logits(num_logit_rows);
+  }
+  std::optional<GraphKey> key = recurs ? key_of(batch) : std::nullopt;
   if (!key) {
     if (recurs && !std::exchange(said_too_many_rows_, true)) {
       log(LogLevel::kInfo, "decoding passes of ", batch.num_rows(),
           " rows are launched operation by operation: those of ", std::min(kMaxRowTier, limits_.max_rows),
           " and fewer are recorded");
     }
-    model_.forward(buffers_.upload(batch), kv_);
+    run(buffers_.upload(batch), prelude);
     cache_.note_eager_pass();
     return model_.logits(num_logit_rows);
   }
+  key->has_prelude = prelude != nullptr;
   pad_batch(key->num_rows, key->num_logit_rows, limits_.max_sequences, padding_slot_, batch);
-  run_recorded(batch, *key, false);
+  run_recorded(batch, *key, prelude, false);
   return model_.logits(num_logit_rows);
 }
 
-void PassRunner::run_recorded(const RowBatch& batch, const GraphKey& key, bool only_record) {
+void PassRunner::run_recorded(const RowBatch& batch, const GraphKey& key, PassPrelude* prelude, bool only_record) {
   try {
     Pass pass = buffers_.stage(batch);
     pass.max_rows_per_sequence = key.max_rows_per_sequence;
     pass.host = {};
     if (std::exchange(cached_generation_, buffers_.generation()) != buffers_.generation()) cache_.clear();
-    const auto work = [this, pass] {
+    const auto work = [this, pass, prelude] {
       buffers_.copy_staged();
-      model_.forward(pass, kv_);
+      run(pass, prelude);
     };
     if (only_record) return cache_.record(key, work);
     cache_.run(key, work);
@@ -111,7 +120,7 @@ void PassRunner::record_blocks(int max_sequences, int rows_each, int logit_rows_
 void PassRunner::record_one(const GraphKey& key) {
   RowBatch batch;
   pad_batch(key.num_rows, key.num_logit_rows, limits_.max_sequences, padding_slot_, batch);
-  run_recorded(batch, key, true);
+  run_recorded(batch, key, nullptr, true);
   backend_.device->synchronize();
 }
 

@@ -50,6 +50,7 @@ std::unique_ptr<EngineCore> make_engine(HarnessOptions options) {
   config.speculation.drafter = options.drafter;
   config.speculation.max_draft_tokens = options.max_draft_tokens;
   config.speculation.budget = options.budget;
+  config.sparse = options.sparse;
 
   EngineParts parts;
   parts.backend = make_backend(options.device, options.dtype, options.device == "cpu" ? 2 : 1);
@@ -81,6 +82,7 @@ std::unique_ptr<EngineCore> make_engine(HarnessOptions options) {
   if (options.num_pages > 0) {
     int nodes = options.drafter.kind.empty() ? 0 : draft_shape(config.speculation, parts.draft_model).max_nodes;
     if (options.own_drafter) nodes = options.own_drafter->shape().max_nodes;
+    nodes += SparseSteps::longest_run(config, nodes);
     const int slots = nodes * options.max_num_seqs + (options.replays ? 1 : 0);
     const int scratch_pages = (slots + options.page_size - 1) / options.page_size;
     config.kv_cache_bytes =
@@ -89,7 +91,9 @@ std::unique_ptr<EngineCore> make_engine(HarnessOptions options) {
   parts.drafter = std::move(options.own_drafter);
   parts.costs = options.costs;
   if (options.wrap_ops) parts.backend.ops = options.wrap_ops(std::move(parts.backend.ops));
-  return std::make_unique<EngineCore>(config, std::move(parts));
+  auto engine = std::make_unique<EngineCore>(config, std::move(parts));
+  engine->runner().sparse().set_bypass(options.bypasses);
+  return engine;
 }
 
 Outputs run(EngineCore& engine, const std::vector<Request>& requests, int arrivals,

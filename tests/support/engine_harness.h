@@ -35,6 +35,8 @@ struct HarnessOptions {
   BudgetConfig budget;
   std::optional<CostParameters> costs;  // of kAuto; unset = measured, or what the cache holds
   std::unique_ptr<Drafter> own_drafter;
+  SparseConfig sparse;
+  bool bypasses = true;  // false: sparse passes also where the context fits the budget
   /// Wraps the operations: a fault, for instance.
   std::function<std::unique_ptr<Ops>(std::unique_ptr<Ops>)> wrap_ops;
   bool replays = false;    // decoding passes are padded, recorded and replayed (replaying_device.h)
