@@ -133,7 +133,8 @@ DraftNeeds draft_needs(const SpeculationConfig& speculation, const std::optional
     return {.weights = longspec->weights.bytes(),
             .own_kv = LongSpecDrafter::kv_bytes(longspec->config, target, dtype, own),
             .activations = LongSpecDrafter::activation_bytes(*longspec, target, element, own),
-            .num_layers = 1};
+            .num_layers = 1,
+            .lookahead_rows = LongSpecDrafter::lookahead_rows(own)};
   }
   const StandaloneModel& small = std::get<StandaloneModel>(*model);
   const ModelConfig& config = small.config;
@@ -142,7 +143,8 @@ DraftNeeds draft_needs(const SpeculationConfig& speculation, const std::optional
               KvShape{config.num_layers, config.num_kv_heads, config.head_dim, dtype}.bytes_per_token(),
           .activations = StandaloneDrafter::activation_bytes(
               config, element, standalone_limits(target, draft_shape(speculation, model).max_nodes, limits)),
-          .num_layers = config.num_layers};
+          .num_layers = config.num_layers,
+          .lookahead_rows = draft_shape(speculation, model).max_nodes};
 }
 
 std::unique_ptr<Drafter> make_drafter(const SpeculationConfig& speculation, std::optional<DraftModel> model,

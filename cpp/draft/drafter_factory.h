@@ -37,6 +37,7 @@ struct DraftNeeds {
   std::size_t activations = 0;                // of its largest pass, with logits and arrays
   int num_layers = 0;                         // of its recorded passes
   std::vector<int> hidden_layers;             // see DrafterNeeds
+  int lookahead_rows = 0;                     // of a sequence in Drafter::lookahead(), at most
 };
 
 /// Loads the draft model that `config` names; nullopt for drafters without one.

@@ -24,6 +24,7 @@
 #include "model/model_config.h"
 #include "model/transformer.h"
 #include "sparse/kv_selector.h"
+#include "sparse/selector_factory.h"
 
 namespace fastspec {
 
@@ -39,6 +40,8 @@ struct EngineParts {
   std::unique_ptr<Drafter> drafter;      // used instead of the configured one when set
   std::optional<CostParameters> costs;   // used instead of measured ones when set
   std::unique_ptr<KvSelector> selector;  // used instead of the configured one when set
+  /// Of target and draft model (fastspec/fingerprint.h), where a manifest of the configuration names some.
+  std::string fingerprint, draft_fingerprint;
 };
 
 class EngineCore {
@@ -94,8 +97,12 @@ class EngineCore {
   WorkspaceLimits workspace_limits(const ModelConfig& model) const;
   /// Of the draft model, which is there.
   DraftNeeds draft_needs(const RowLimits& rows) const;
-  /// What the drafter reads of the target's passes.
+  /// What drafter and selector read of the target's passes.
   PassTaps pass_taps() const;
+  DrafterLimits draft_limits(const RowLimits& rows) const;
+  SelectorModels selector_models() const;
+  SelectorLimits selector_limits(const RowLimits& rows) const;
+  SelectorNeeds selector_needs(const RowLimits& rows) const;
   MemoryRequest memory_request(const RowLimits& rows) const;
   void build(const RowLimits& rows, const MemoryPlan& plan);
   /// Gives the row budget its costs: from the cache, else measured.
@@ -117,6 +124,7 @@ class EngineCore {
   EngineConfig config_;
   EngineParts parts_;
   EngineInfo info_;
+  std::optional<SelectorPlan> selector_plan_;  // where sparse passes are on and their selector is configured
   std::unique_ptr<Transformer> target_;
   std::unique_ptr<KvPool> target_kv_;
   std::unique_ptr<PagedKvCache> kv_;

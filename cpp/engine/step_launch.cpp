@@ -34,6 +34,7 @@ void StepRunner::draft(Step& step) {
   Stopwatch watch(stats_.draft_seconds);
   Stopwatch own(step.draft_seconds);
   step.trees.resize(step.plan.sequences.size(), TokenTree(0));
+  step.drafts.assign(step.plan.sequences.size(), -1);
   std::vector<DraftRequest> requests;
   std::vector<int> planned_index;
   for (int i = 0; i < step.size(); ++i) {
@@ -70,6 +71,7 @@ void StepRunner::draft(Step& step) {
   }
   for (std::size_t k = 0; k < requests.size(); ++k) {
     step.num_drafted += trees[k].num_drafted();
+    step.drafts[planned_index[k]] = static_cast<int>(k);
     step.trees[planned_index[k]] = std::move(trees[k]);
   }
 }
@@ -91,8 +93,11 @@ void StepRunner::select(Step& step) {
   slots_.clear();
   if (selector_ == nullptr) return;
   Stopwatch watch(stats_.select_seconds);
+  int next_row = 0;
   for (int i = 0; i < step.size(); ++i) {
     const SequencePlan& planned = step.plan.sequences[i];
+    const int num_rows = num_rows_of(planned, step.trees[i]) + planned.num_provisional;  // which verify() puts in
+    const int first_row = std::exchange(next_row, next_row + num_rows);
     if (planned.kv_mode == KvMode::kDense) continue;
     const int num_pages = kv_.pages_for(planned.first_position);
     selections_.push_back({.seq = planned.seq,
@@ -100,7 +105,10 @@ void StepRunner::select(Step& step) {
                            .num_cached = planned.first_position,
                            .pages = step.reservation->pages(i).first(num_pages),
                            .version = step.reservation->version(i),
-                           .num_slots = planned.num_slots});
+                           .num_slots = planned.num_slots,
+                           .first_row = first_row,
+                           .num_rows = num_rows,
+                           .draft = step.drafts[i]});
     if (!selector_->writes_on_device()) slots_.resize(slots_.size() + planned.num_slots);
   }
   if (selections_.empty()) return;

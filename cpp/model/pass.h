@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <vector>
 
@@ -65,8 +66,8 @@ class PassBuffers {
   void copy_staged();
   /// To be called where a staged pass was not copied after all: what the device holds is not known.
   void forget_tables();
-  /// The entries of the last batch's lists, for operations that write some.
-  Slot* entries() const { return device_entries_.as<Slot>(); }
+  /// Entries of a batch that names no others: operations write them (SlotLists::num_unwritten).
+  Slot* unwritten_entries() const { return device_entries_.as<Slot>() + std::ssize(places_) * table_entries_; }
   /// Grows when an array moves: what holds the pointers of an earlier pass must let go of them.
   int generation() const { return generation_; }
 

@@ -42,7 +42,7 @@ std::optional<GraphKey> PassRunner::key_of(const RowBatch& batch) const {
 }
 
 void PassRunner::run(const Pass& pass, PassPrelude* prelude) {
-  if (prelude != nullptr) prelude->issue(pass, buffers_.entries());
+  if (prelude != nullptr) prelude->issue(pass, buffers_.unwritten_entries());
   model_.forward(pass, kv_);
 }
 

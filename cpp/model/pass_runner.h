@@ -13,12 +13,12 @@
 
 namespace fastspec {
 
-/// What a device does of a pass between the copy of its arrays and its layers, recorded with them: it may write entries
-/// of slot lists.
+/// What a device does of a pass between the copy of its arrays and its layers, recorded with them: it may write the
+/// entries that the batch left unwritten (SlotLists::num_unwritten).
 class PassPrelude {
  public:
   virtual ~PassPrelude() = default;
-  virtual void issue(const Pass& pass, Slot* entries) = 0;
+  virtual void issue(const Pass& pass, Slot* unwritten) = 0;
 };
 
 class PassRunner {

@@ -14,18 +14,6 @@
 
 namespace fastspec {
 
-/// Queries of a layer of the target, after RoPE, that a selector looks at.
-struct QueryTap {
-  int layer = 0;
-  std::vector<int> heads;  // query heads, ascending
-};
-
-/// What a selector reads of the target, fixed when the engine is built.
-struct SelectorNeeds {
-  std::vector<QueryTap> queries;   // kept for every row of a pass until the next; ascending by layer
-  std::vector<int> bounds_layers;  // whose keys have channel-wise bounds a page
-};
-
 /// A sequence that the pass to come reads sparsely. Its list has room for `num_slots` keys, at a place that is fixed:
 /// that of list `index` of the pass.
 struct SelectRequest {
@@ -36,6 +24,9 @@ struct SelectRequest {
   std::uint64_t version = 0;      // see PagedKvCache::version
   std::span<Slot> slots;          // [num_slots] to be written; empty where operations of the device write them
   int num_slots = 0;              // at most num_cached
+  int first_row = 0;              // of the pass, of its rows: the root and what was drafted
+  int num_rows = 0;
+  int draft = -1;  // number among the requests of the step's draft, see Lookahead; -1 = nothing was drafted for it
 };
 
 /// What a pass made permanent for one sequence, as Observation says it to a drafter.
@@ -51,7 +42,6 @@ struct SelectorObservation {
 class KvSelector : public PassPrelude {
  public:
   virtual std::string name() const = 0;
-  virtual SelectorNeeds needs() const { return {}; }
   /// Whether lists are written by operations of the device, see issue().
   virtual bool writes_on_device() const { return false; }
   /// Whether it knows enough of a sequence to choose for its next pass, which is dense otherwise.
@@ -61,10 +51,10 @@ class KvSelector : public PassPrelude {
   /// on the device lays out here what issue() reads.
   virtual void select(std::span<const SelectRequest> requests) = 0;
   /// Issues the operations that write the lists, between the copy of the pass's arrays and its layers; recorded with
-  /// them, by numbers of rows, so nothing that is issued may depend on what was laid out. Entry j of list i is
-  /// `entries[pass.lists[i].offset + j]`, all cached keys of its sequence are pass.contexts[i]. Lists of dense
-  /// sequences have pages and are not to be touched.
-  void issue([[maybe_unused]] const Pass& pass, [[maybe_unused]] Slot* entries) override {}
+  /// them, by numbers of rows, so nothing that is issued may depend on what was laid out. Sequence i chooses among the
+  /// keys of pass.contexts[i], which is empty for those that choose nothing. `slots` has room for those of the last
+  /// select(), in its order, one behind the other.
+  void issue([[maybe_unused]] const Pass& pass, [[maybe_unused]] Slot* slots) override {}
   /// Share of the attention that lies inside request `index` of the last select(), by the selector's own signal, once
   /// the draws of its pass were awaited; NaN where it knows none.
   virtual float recovered_mass([[maybe_unused]] int index) const { return std::numeric_limits<float>::quiet_NaN(); }

@@ -73,7 +73,8 @@ void build_batch(const StepPlan& plan, std::span<const std::span<const TokenId>>
     } else {
       batch.kv.lists.push_back({.length = planned.first_position});
     }
-    if (selection.by_device) batch.kv.contexts.push_back({.length = planned.first_position});
+    const bool chooses = planned.kv_mode == KvMode::kSparse;
+    if (selection.by_device) batch.kv.contexts.push_back({.length = chooses ? planned.first_position : 0});
     const int page_size = reservation.page_size();
     const int num_pages = (planned.first_position + page_size - 1) / page_size;
     batch.kv.tables.push_back(

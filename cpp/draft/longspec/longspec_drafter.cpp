@@ -98,6 +98,11 @@ std::size_t LongSpecDrafter::activation_bytes(const LongSpecModel& model, const 
          TreeLookahead::device_bytes(lookahead_limits(limits, layout, target), element_size);
 }
 
+int LongSpecDrafter::lookahead_rows(const Limits& limits) {
+  const std::vector<int> widths = widths_of(limits.tree_widths);
+  return std::accumulate(widths.begin(), widths.end() - 1, 0);
+}
+
 DraftShape LongSpecDrafter::shape_of(const std::vector<int>& tree_widths, int max_drafted) {
   const int nodes = std::min(std::accumulate(tree_widths.begin(), tree_widths.end(), 0), max_drafted);
   return {.max_nodes = nodes, .max_depth = std::min(depth_of(tree_widths), nodes)};

@@ -40,6 +40,8 @@ class LongSpecDrafter final : public Drafter {
                               const Limits& limits);
   static std::size_t activation_bytes(const LongSpecModel& model, const ModelConfig& target, std::size_t element_size,
                                       const Limits& limits);
+  /// Rows of a tree that are ever fed: those with children to be.
+  static int lookahead_rows(const Limits& limits);
   /// Of a tree of these widths that is cut to `max_drafted` nodes.
   static DraftShape shape_of(const std::vector<int>& tree_widths, int max_drafted);
 

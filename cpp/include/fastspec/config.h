@@ -69,7 +69,9 @@ struct SpeculationConfig {
 /// Sparse passes: decoding passes that read a few cached keys of a sequence instead of all of them. The whole cache is
 /// kept.
 struct SparseConfig {
-  std::string selector;  // "" = dense passes only, "streaming", "history", "quest", "dustin"
+  /// "" = dense passes only, "streaming", "history", "quest", "dustin"; and for reports on quality, slower than dense
+  /// passes, "oracle", which set_selector() does not know.
+  std::string selector;
   std::string manifest;  // dustin, and history where it has one: the layers and heads that are looked at
   int kv_budget = 512;   // cached keys that a sparse pass reads; a context that fits is read whole
   int sinks = 4;         // of these, the first of the sequence, and its last: always read
