@@ -20,6 +20,7 @@ HarnessOptions plain_options(const HarnessOptions& options) {
   plain.dtype = options.dtype;
   plain.max_model_len = options.max_model_len;
   plain.vocab_size = options.vocab_size;
+  plain.has_windows = options.has_windows;
   plain.max_num_seqs = 1;
   return plain;
 }
@@ -61,6 +62,7 @@ std::unique_ptr<EngineCore> make_engine(HarnessOptions options) {
   if (options.pipelined) parts.backend.ops = std::make_unique<DeferringOps>(std::move(parts.backend.ops));
   parts.dtype = options.dtype;
   parts.model = tiny_config(options.vocab_size, std::max(512, options.max_model_len));
+  if (!options.has_windows) parts.model.window.assign(parts.model.window.size(), 0);
   Device& device = *parts.backend.device;
   parts.weights = tiny_weights(parts.model, kTargetSeed, options.dtype, device);
   parts.tokenizer = tiny_tokenizer(options.vocab_size);
@@ -89,6 +91,7 @@ std::unique_ptr<EngineCore> make_engine(HarnessOptions options) {
         static_cast<std::int64_t>(kv_bytes_per_token * options.page_size * (options.num_pages + scratch_pages));
   }
   parts.drafter = std::move(options.own_drafter);
+  parts.selector = std::move(options.own_selector);
   parts.costs = options.costs;
   if (options.wrap_ops) parts.backend.ops = options.wrap_ops(std::move(parts.backend.ops));
   auto engine = std::make_unique<EngineCore>(config, std::move(parts));
@@ -118,6 +121,7 @@ Outputs run(EngineCore& engine, const std::vector<Request>& requests, int arriva
       whole.finish = delta.finish_reason;
       whole.error = delta.error;
       whole.stats = delta.stats;
+      whole.guarantee = delta.guarantee;
     }
     if (between) between(engine);
   }
