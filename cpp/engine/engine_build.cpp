@@ -194,6 +194,7 @@ void EngineCore::build(const RowLimits& rows, const MemoryPlan& plan) {
     parts_.selector = make_selector(config_.sparse, *selector_plan_, backend,
                                     {*target_, *target_kv_, all_pages, lookahead}, selector_limits);
   }
+  warn_of_sparse(rows);
   info_.selector = parts_.selector == nullptr ? "none" : parts_.selector->name();
   info_.drafter = parts_.drafter == nullptr ? "none" : parts_.drafter->name();
 
@@ -212,6 +213,18 @@ void EngineCore::build(const RowLimits& rows, const MemoryPlan& plan) {
                                                              .max_provisional = rows.provisional,
                                                              .pass = rows.pass,
                                                              .graphs = graph_limits(parts_.model.num_layers)});
+}
+
+void EngineCore::warn_of_sparse(const RowLimits& rows) const {
+  if (parts_.selector == nullptr) return;
+  if (config_.sparse.guarantee == Guarantee::kExact && rows.provisional == 0) {
+    log(LogLevel::kWarning,
+        "no sparse pass will come: a dense pass needs rows for what it confirms, and max_batch_rows ",
+        config_.max_batch_rows, " are one for each of max_num_seqs ", config_.max_num_seqs);
+  } else if (config_.max_model_len <= config_.sparse.kv_budget) {
+    log(LogLevel::kWarning, "no sparse pass will come: max_model_len is ", config_.max_model_len, ", which fits the ",
+        config_.sparse.kv_budget, " keys of kv_budget");
+  }
 }
 
 void EngineCore::fill_info(const MemoryRequest& request, const MemoryPlan& plan) {

@@ -121,6 +121,9 @@ std::shared_ptr<RequestState> EngineCore::make_request_state(const Request& requ
          ", but speculation is off ",
          parts_.drafter == nullptr ? "in this engine: it has no drafter" : "in this request");
   }
+  if (request.sparse.value_or(false) && parts_.selector == nullptr && !said_no_sparse_.exchange(true)) {
+    log(LogLevel::kWarning, "a request asks for sparse passes, but this engine was made without: it decodes densely");
+  }
   state->wants_sparse = request.sparse.value_or(true) && parts_.selector != nullptr;
   if (state->wants_sparse) state->guarantee = config_.sparse.guarantee;
   return state;

@@ -78,6 +78,7 @@ class EngineCore {
   StepRunner& runner() { return *runner_; }
   const Scheduler& scheduler() const { return *scheduler_; }
   PagedKvCache& kv() { return *kv_; }
+  const KvPool& target_kv() const { return *target_kv_; }
   /// @throws Error(kInternal) when lengths, pages and queues disagree.
   void check_invariants() const;
 
@@ -112,6 +113,8 @@ class EngineCore {
   /// Passes that were only measured are no statistics.
   void forget_measurements();
   CostCache cost_cache() const;
+  /// Says why sparse passes that are configured will not come, where that can be known.
+  void warn_of_sparse(const RowLimits& rows) const;
   void fill_info(const MemoryRequest& request, const MemoryPlan& plan);
   std::shared_ptr<RequestState> make_request_state(const Request& request) const;
   std::vector<TokenId> prompt_tokens(const Request& request) const;
@@ -136,6 +139,7 @@ class EngineCore {
   std::unordered_map<RequestId, int> unfinished_samples_;  // of requests that the scheduler knows
   std::vector<Output> undelivered_;                        // of cancelled requests, until a step succeeds
   std::atomic<bool> poisoned_ = false;
+  mutable std::atomic<bool> said_no_sparse_ = false;
   std::atomic<bool> stepping_ = false;  // in step() or generate()
   int process_;                         // that made the engine: its threads do not follow a fork
 

@@ -93,6 +93,7 @@ std::unique_ptr<EngineCore> make_engine(HarnessOptions options) {
         static_cast<std::int64_t>(kv_bytes_per_token * options.page_size * (options.num_pages + scratch_pages));
   }
   parts.drafter = std::move(options.own_drafter);
+  parts.selector = std::move(options.own_selector);
   parts.costs = options.costs;
   if (options.wrap_ops) parts.backend.ops = options.wrap_ops(std::move(parts.backend.ops));
   auto engine = std::make_unique<EngineCore>(config, std::move(parts));

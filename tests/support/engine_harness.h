@@ -40,7 +40,8 @@ struct HarnessOptions {
   std::unique_ptr<Drafter> own_drafter;
   bool has_windows = true;  // of the target's layers; without them it can have sparse passes
   SparseConfig sparse;
-  bool bypasses = true;  // false: sparse passes also where the context fits the budget
+  std::unique_ptr<KvSelector> own_selector;  // `sparse` says how it is used
+  bool bypasses = true;                      // false: sparse passes also where the context fits the budget
   /// Wraps the operations: a fault, for instance.
   std::function<std::unique_ptr<Ops>(std::unique_ptr<Ops>)> wrap_ops;
   bool replays = false;    // decoding passes are padded, recorded and replayed (replaying_device.h)
