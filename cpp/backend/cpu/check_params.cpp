@@ -1,6 +1,7 @@
 // See check_params.h.
 #include "backend/cpu/check_params.h"
 
+#include "backend/check_sparse.h"
 #include "base/check.h"
 
 namespace fastspec::cpu {
@@ -36,29 +37,6 @@ void check_row_index(const std::int32_t* row_index, const Matrix& input, const M
     FS_CHECK(row_index[row] >= least && row_index[row] < input.rows, name, ": row_index[", row, "] = ", row_index[row],
              ", input rows ", input.rows);
   }
-}
-
-void check_scored_heads(const ScoreKeysParams& params, const char* name) {
-  FS_CHECK(params.num_scored_heads > 0 && params.num_scored_heads <= kMaxScoredHeads, name, ": ",
-           params.num_scored_heads, " heads, 1 to ", kMaxScoredHeads);
-  for (int i = 0; i < params.num_scored_heads; ++i) {
-    FS_CHECK(
-        params.heads[i] >= 0 && params.heads[i] < params.num_heads && (i == 0 || params.heads[i - 1] < params.heads[i]),
-        name, ": heads[", i, "] = ", params.heads[i], ", must be ascending and below ", params.num_heads);
-  }
-  FS_CHECK(params.scale > 0 && params.weight >= 0, name, ": scale ", params.scale, ", weight ", params.weight);
-  FS_CHECK(params.max_keys >= 0 && params.score_stride >= params.max_keys, name, ": at most ", params.max_keys,
-           " keys, scores ", params.score_stride, " apart");
-}
-
-void check_selection(const SelectSlotsParams& params, const char* name) {
-  FS_CHECK(params.budget > 0 && params.sinks >= 0 && params.recent >= 0 && params.lookahead_slots >= 0 &&
-               std::int64_t{params.sinks} + params.recent + params.lookahead_slots <= params.budget,
-           name, ": budget ", params.budget, " for ", params.sinks, " sinks, ", params.recent, " recent positions and ",
-           params.lookahead_slots, " by lookahead");
-  FS_CHECK(params.history != nullptr && params.slots != nullptr, name, ": no history scores, or no slots");
-  FS_CHECK(params.max_keys >= 0 && params.score_stride >= params.max_keys, name, ": at most ", params.max_keys,
-           " keys, scores ", params.score_stride, " apart");
 }
 
 }  // namespace
@@ -161,12 +139,7 @@ void check_params(const AttentionParams& params) {
 void check_params(const ScoreKeysParams& params) {
   check_matrix(params.query, "score_keys query");
   check_kv(params.kv, "score_keys");
-  const KvView& kv = params.kv;
-  FS_CHECK(params.num_heads > 0 && params.num_heads % kv.num_kv_heads == 0 &&
-               params.query.cols == params.num_heads * kv.head_dim,
-           "score_keys: query width ", params.query.cols, ", num_heads ", params.num_heads, ", num_kv_heads ",
-           kv.num_kv_heads, ", head_dim ", kv.head_dim);
-  check_scored_heads(params, "score_keys");
+  check_scoring(params);
   for (int s = 0; s < params.num_sequences; ++s) {
     const int begin = params.row_offsets[s];
     const int rows = params.row_offsets[s + 1] - begin;
@@ -204,7 +177,7 @@ void check_params(const PageBoundsParams& params) {
 }
 
 void check_params(const SelectSlotsParams& params) {
-  check_selection(params, "select_slots");
+  check_selection(params);
   for (int s = 0; s < params.num_sequences; ++s) {
     FS_CHECK(params.lists[s].length >= 0 && params.lists[s].length <= params.max_keys, "select_slots: sequence ", s,
              " has ", params.lists[s].length, " keys, at most ", params.max_keys);
