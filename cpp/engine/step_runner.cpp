@@ -328,6 +328,7 @@ void StepRunner::record_graphs(int max_sequences) {
   FS_CHECK(in_flight_ == nullptr, "graphs are recorded between steps");
   const int drafted = drafter_ == nullptr ? 0 : drafter_->shape().max_nodes;
   passes_.record(max_sequences, 1 + drafted + max_provisional_);
+  if (selector_ != nullptr && selector_->writes_on_device()) passes_.record(max_sequences, 1 + drafted, selector_);
   if (drafter_ != nullptr) drafter_->record_graphs(max_sequences);
 }
 

@@ -87,7 +87,7 @@ void PassRunner::run_recorded(const RowBatch& batch, const GraphKey& key, PassPr
   }
 }
 
-void PassRunner::record(int max_sequences, int max_rows_each) {
+void PassRunner::record(int max_sequences, int max_rows_each, PassPrelude* prelude) {
   if (!backend_.device->has_graphs()) return;
   const int most_rows =
       std::min({max_sequences * max_rows_each, limits_.max_rows, model_.max_logit_rows(), kMaxRowTier});
@@ -96,9 +96,11 @@ void PassRunner::record(int max_sequences, int max_rows_each) {
     const int logit_tier = row_tier(rows, model_.max_logit_rows());
     int smallest = 1;  // rows of a sequence that the class is for
     while (smallest <= std::min(max_rows_each, tier)) {
-      const GraphKey key{
-          .num_rows = tier, .num_logit_rows = logit_tier, .max_rows_per_sequence = packed_class(smallest)};
-      record_one(key);
+      const GraphKey key{.num_rows = tier,
+                         .num_logit_rows = logit_tier,
+                         .max_rows_per_sequence = packed_class(smallest),
+                         .has_prelude = prelude != nullptr};
+      record_one(key, prelude);
       smallest = key.max_rows_per_sequence + 1;
     }
     rows = std::min(tier, logit_tier);
@@ -113,14 +115,19 @@ void PassRunner::record_blocks(int max_sequences, int rows_each, int logit_rows_
                        .num_logit_rows = row_tier(sequences * logit_rows_each, model_.max_logit_rows()),
                        .max_rows_per_sequence = packed_class(rows_each)};
     if (key.num_rows == 0 || key.num_logit_rows == 0) return;
-    if (std::exchange(last, key) != key) record_one(key);
+    if (std::exchange(last, key) != key) record_one(key, nullptr);
   }
 }
 
-void PassRunner::record_one(const GraphKey& key) {
+void PassRunner::record_one(const GraphKey& key, PassPrelude* prelude) {
   RowBatch batch;
+  if (prelude != nullptr) {  // a first sequence, which has nothing to choose from, so that the others have contexts too
+    batch.kv.lists.emplace_back();
+    batch.kv.contexts.emplace_back();
+    batch.end_sequence(NewMask::kCausal);
+  }
   pad_batch(key.num_rows, key.num_logit_rows, limits_.max_sequences, padding_slot_, batch);
-  run_recorded(batch, key, nullptr, true);
+  run_recorded(batch, key, prelude, true);
   backend_.device->synchronize();
 }
 

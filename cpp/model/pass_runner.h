@@ -35,7 +35,8 @@ class PassRunner {
   Matrix forward(RowBatch& batch, bool recurs, PassPrelude* prelude = nullptr);
   /// Records every shape that passes of up to `max_sequences` sequences with up to `max_rows_each` rows, all of them
   /// with logits, can have. Takes the padding slot alone; waits for the device.
-  void record(int max_sequences, int max_rows_each);
+  /// @param prelude of these passes: forward() takes recordings with one, or without, as it is given one.
+  void record(int max_sequences, int max_rows_each, PassPrelude* prelude = nullptr);
   /// The same for passes whose sequences all have `rows_each` rows, `logit_rows_each` of them with logits.
   void record_blocks(int max_sequences, int rows_each, int logit_rows_each);
 
@@ -44,7 +45,7 @@ class PassRunner {
  private:
   std::optional<GraphKey> key_of(const RowBatch& batch) const;
   int packed_class(int rows_each) const;
-  void record_one(const GraphKey& key);
+  void record_one(const GraphKey& key, PassPrelude* prelude);
   void run_recorded(const RowBatch& batch, const GraphKey& key, PassPrelude* prelude, bool only_record);
   void run(const Pass& pass, PassPrelude* prelude);
 

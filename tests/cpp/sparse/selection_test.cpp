@@ -25,6 +25,7 @@ struct SelectionCase {
   Guarantee guarantee = Guarantee::kSparse;
   bool replays = false;
   bool pipelined = false;
+  bool records = false;  // every pass before the first request
   int num_pages = 0;
   int samples = 1;
   bool cuts = false;
@@ -77,6 +78,7 @@ Seen run_watched(const SelectionCase& setting) {
     return own;
   };
   const auto engine = make_engine(std::move(options));
+  if (setting.records) engine->record_graphs(8);
   Seen seen;
   int steps = 0;
   seen.outputs = run(*engine, requests_of(setting), 1, [&](EngineCore& core) {
@@ -108,12 +110,13 @@ TEST_P(SelectionTest, IsByDefinitionWithEveryGuaranteeAndOnEveryDevice) {
     for (const bool replays : {false, true}) {
       SelectionCase setting{.selector = GetParam(), .drafter = DrafterConfig::parse("ngram"), .guarantee = guarantee};
       setting.replays = replays;
-      setting.pipelined = replays;
+      setting.pipelined = setting.records = replays;
       const Seen seen = run_watched(setting);
       SCOPED_TRACE(std::string(to_string(guarantee)) + (replays ? ", replayed" : ""));
       expect_right(seen, 20);
       if (replays) {
         EXPECT_GT(seen.stats.graph_replays, 0);
+        EXPECT_EQ(seen.stats.graph_captures, 0);
       }
     }
   }
@@ -132,7 +135,7 @@ TEST_P(SelectionTest, OutlivesPreemptionSharedPromptsAndCuts) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Selectors, SelectionTest, ::testing::Values("history", "quest", "oracle"),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& each) { return std::string(each.param); });
 
 TEST(Selection, QuestBoundsEveryPage) {
   EXPECT_GT(run_watched({.selector = "quest"}).bounded_pages, 100);

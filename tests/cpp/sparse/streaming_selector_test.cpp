@@ -1,15 +1,10 @@
-// What the streaming selector reads, and what the factory makes and refuses.
+// What the streaming selector reads.
 #include "sparse/streaming_selector.h"
 
 #include <gtest/gtest.h>
 
-#include "sparse/selector_factory.h"
-#include "support/expect_error.h"
-
 namespace fastspec {
 namespace {
-
-using test::expect_error;
 
 constexpr int kPageSize = 4;
 
@@ -33,28 +28,6 @@ TEST(StreamingSelectorTest, ReadsAllWhereAllFits) {
 
 TEST(StreamingSelectorTest, RefusesMoreSlotsThanKeys) {
   EXPECT_THROW(selected(2, 6, 7), Error);
-}
-
-ModelConfig model_of(std::vector<int> windows) {
-  ModelConfig model;
-  model.architecture = "MistralForCausalLM";
-  model.num_layers = static_cast<int>(windows.size());
-  model.window = std::move(windows);
-  return model;
-}
-
-TEST(SelectorFactoryTest, MakesWhatIsNamed) {
-  SparseConfig config;
-  EXPECT_EQ(make_selector(config, model_of({0, 0}), kPageSize), nullptr);
-  config.set_selector("streaming");
-  EXPECT_EQ(make_selector(config, model_of({0, 0}), kPageSize)->name(), "streaming");
-}
-
-TEST(SelectorFactoryTest, RefusesSlidingWindowsByName) {
-  SparseConfig config;
-  config.set_selector("streaming");
-  expect_error(ErrorCode::kUnsupported, {"MistralForCausalLM whose layer 1 sees a sliding window of 128"},
-               [&] { make_selector(config, model_of({0, 128}), kPageSize); });
 }
 
 }  // namespace
