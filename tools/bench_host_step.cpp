@@ -47,6 +47,10 @@ class IdleOps final : public Ops {
   void rope_store(const RopeStoreParams&) override {}
   void attention(const AttentionParams&) override {}
   void merge(const MergeParams&) override {}
+  void score_keys(const ScoreKeysParams&) override {}
+  void score_pages(const ScorePagesParams&) override {}
+  void update_page_bounds(const PageBoundsParams&) override {}
+  void select_slots(const SelectSlotsParams&) override {}
   void silu_mul(const SiluMulParams&) override {}
   void copy_slots(const CopySlotsParams&) override {}
   void copy_rows(const CopyRowsParams&) override {}

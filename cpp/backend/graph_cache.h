@@ -20,6 +20,7 @@ struct GraphKey {
   int num_logit_rows = 0;         // row tier
   int max_rows_per_sequence = 0;  // rounded up to its class
   int rule_class = 0;             // see Ops::set_rules
+  bool has_prelude = false;       // see PassPrelude
   auto operator<=>(const GraphKey&) const = default;
 };
 

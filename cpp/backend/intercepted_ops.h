@@ -21,6 +21,10 @@ class InterceptedOps : public Ops {
   void rope_store(const RopeStoreParams& params) override { run(&Ops::rope_store, params); }
   void attention(const AttentionParams& params) override { run(&Ops::attention, params); }
   void merge(const MergeParams& params) override { run(&Ops::merge, params); }
+  void score_keys(const ScoreKeysParams& params) override { run(&Ops::score_keys, params); }
+  void score_pages(const ScorePagesParams& params) override { run(&Ops::score_pages, params); }
+  void update_page_bounds(const PageBoundsParams& params) override { run(&Ops::update_page_bounds, params); }
+  void select_slots(const SelectSlotsParams& params) override { run(&Ops::select_slots, params); }
   void silu_mul(const SiluMulParams& params) override { run(&Ops::silu_mul, params); }
   void copy_slots(const CopySlotsParams& params) override { run(&Ops::copy_slots, params); }
   void accept(const AcceptParams& params) override { run(&Ops::accept, params); }

@@ -19,6 +19,7 @@ struct WorkspaceLimits {
   int num_kv_heads = 0;
   int head_dim = 0;
   int hidden_size = 0;
+  int max_scored_rows = 0;  // of one sequence in one score_keys or score_pages: rows times heads; 0 = neither is called
 };
 
 class Ops {
@@ -32,6 +33,10 @@ class Ops {
   virtual void rope_store(const RopeStoreParams& params) = 0;
   virtual void attention(const AttentionParams& params) = 0;
   virtual void merge(const MergeParams& params) = 0;
+  virtual void score_keys(const ScoreKeysParams& params) = 0;
+  virtual void score_pages(const ScorePagesParams& params) = 0;
+  virtual void update_page_bounds(const PageBoundsParams& params) = 0;
+  virtual void select_slots(const SelectSlotsParams& params) = 0;
   virtual void silu_mul(const SiluMulParams& params) = 0;
   virtual void copy_slots(const CopySlotsParams& params) = 0;
   /// Issues the draws and walks of trees. What `params` points to may change when this returns, but for the results:

@@ -57,7 +57,8 @@ struct RmsNormParams {
 /// Rows of a matrix, or some of them, copied; either may be columns of a wider one.
 struct CopyRowsParams {
   Matrix input;                             // [rows, cols]
-  const std::int32_t* row_index = nullptr;  // [output.rows] rows of `input` to take; null = all, in order
+  const std::int32_t* row_index = nullptr;  // [output.rows] rows of `input` to take, -1 = leave the row of `output` as
+                                            // it is; null = all, in order
   Matrix output;                            // [rows, cols]; overlaps nothing of `input`
 };
 
@@ -138,6 +139,85 @@ struct AttentionParams {
   KvView kv;
   Matrix output;         // [rows, num_heads * head_dim]
   float* lse = nullptr;  // [rows, num_heads] natural log, or null
+};
+
+/// How the attention weights of several rows become one number a position.
+enum class RowPooling : std::uint8_t {
+  kMean,  // weighted by row_weights: the scores of a sequence sum to `weight`
+  kMax,   // the largest of weight times probability
+};
+
+/// How much attention rows pay to each position of the cached context: softmax of scale * q k^T over the whole list for
+/// every row and named head, pooled over the rows, averaged over the heads. Several calls add up (layers, K/V heads of
+/// other models). New rows of a pass are not part of it. A sequence without keys has no scores; without rows (or
+/// with weights that sum to 0) its scores are 0. Arrays but `heads` are device memory, read when the operation runs.
+struct ScoreKeysParams {
+  Matrix query;                               // [any, num_heads * head_dim] rotated; may be columns of a wider matrix
+  int num_heads = 0;                          // of a row of `query`; num_heads / num_kv_heads share a K/V head
+  const std::int32_t* heads = nullptr;        // [num_scored_heads] query heads, ascending; memory of the host
+  int num_scored_heads = 0;                   // at most kMaxScoredHeads
+  float scale = 1;                            // > 0
+  int num_sequences = 0;                      // those that score
+  const std::int32_t* row_offsets = nullptr;  // [num_sequences + 1] entries of `rows` that sequence s has
+  const std::int32_t* rows = nullptr;         // [row_offsets[num_sequences]] rows of `query`; null = entry i is row i
+  const float* row_weights = nullptr;         // [row_offsets[num_sequences]] at least 0; null = all 1
+  int max_rows_per_sequence = 0;              // at most, in this call and its replays
+  RowPooling pooling = RowPooling::kMean;
+  const KvList* lists = nullptr;  // [num_sequences] the whole cached context
+  const Slot* entries = nullptr;  // page ids or slots, see KvList
+  std::int32_t max_keys = 0;      // of one list at most, in this call and its replays
+  KvView kv;                      // K is read
+  float weight = 1;               // of this call's scores; at least 0
+  bool accumulate = false;        // scores += instead of scores =
+  float* scores = nullptr;        // [num_sequences, score_stride]; of row s the first lists[s].length are written
+  std::int64_t score_stride = 0;  // elements, at least max_keys
+};
+
+constexpr int kMaxScoredHeads = 128;  // of one call
+
+/// As score_keys, but every position of a page counts as if its key gave the page's upper bound,
+/// sum over d of max(q_d * min_d, q_d * max_d), as its inner product (Quest, arXiv 2406.10774). Lists must be of pages.
+struct ScorePagesParams {
+  ScoreKeysParams scoring;       // its kv gives sizes and type; K is not read
+  const void* bounds = nullptr;  // see PageBoundsParams
+};
+
+/// A page whose keys have changed.
+struct TouchedPage {
+  PageId page = 0;
+  std::int32_t num_slots = 0;  // written ones, from the page's start; 0 = leave the page as it is
+};
+
+/// Channel-wise minimum and maximum of the keys of pages, computed anew.
+struct PageBoundsParams {
+  KvView kv;                           // K is read
+  const TouchedPage* pages = nullptr;  // [num_pages] distinct, but for those with 0 slots
+  int num_pages = 0;
+  void* bounds = nullptr;  // [pages of the pool, num_kv_heads, 2, head_dim] of kv.dtype: minimum, then maximum; written
+};
+
+/// Chooses the positions that a sparse pass reads. Of each list: the first `sinks` and the last `recent` positions;
+/// then the best `lookahead_slots` of the others by lookahead score, as far as it is above 0; then the best by history
+/// score until there are `budget`. Of equal scores the lower position is taken; what is not above 0 (NaN too) counts as
+/// 0. A list of at most `budget` keys is chosen whole, the rest of its slots are left as they were.
+struct SelectSlotsParams {
+  int num_sequences = 0;
+  const KvList* lists = nullptr;     // [num_sequences] the whole cached context, as scored
+  const Slot* entries = nullptr;     // page ids or slots, see KvList
+  int page_shift = 0;                // of the pages that lists name
+  std::int32_t max_keys = 0;         // of one list at most, in this call and its replays
+  const float* history = nullptr;    // [num_sequences, score_stride]
+  const float* lookahead = nullptr;  // [num_sequences, score_stride]; null = history alone
+  std::int64_t score_stride = 0;     // elements
+  int sinks = 0;                     // sinks + recent + lookahead_slots <= budget
+  int recent = 0;
+  int lookahead_slots = 0;
+  int budget = 0;                         // at least 1
+  Slot* slots = nullptr;                  // written, by position; may be other entries of the array `entries`
+  const std::int64_t* offsets = nullptr;  // [num_sequences] the first of a list's `budget` slots; null = s * budget
+  /// [num_sequences, 2] share of all history and of all lookahead that lies inside the chosen set; 0 where there is
+  /// none. May be memory of Device::allocate_host(); null = not asked for.
+  float* mass = nullptr;
 };
 
 /// Exact merge of two attention results over disjoint keys: into `output` and `lse`, in place.

@@ -30,8 +30,8 @@ struct Verb {
 
 std::vector<Verb> verbs(const EngineStats& stats) {
   return {{"plan", stats.plan_seconds},     {"draft", stats.draft_seconds},   {"budget", stats.budget_seconds},
-          {"verify", stats.verify_seconds}, {"accept", stats.accept_seconds}, {"commit", stats.commit_seconds},
-          {"emit", stats.emit_seconds}};
+          {"select", stats.select_seconds}, {"verify", stats.verify_seconds}, {"accept", stats.accept_seconds},
+          {"commit", stats.commit_seconds}, {"emit", stats.emit_seconds}};
 }
 
 /// Of a device that runs behind the host; empty for others.
@@ -69,6 +69,23 @@ std::string budget_line(const EngineStats& stats) {
   return text;
 }
 
+/// Of sparse passes; empty where there were none.
+std::string sparse_line(const EngineStats& stats) {
+  const SparseStats& sparse = stats.sparse;
+  if (sparse.sparse_passes == 0) return {};
+  std::string text =
+      format("               sparse passes %lld, dense %lld; K/V read %s, %.1f %% of what dense passes would",
+             static_cast<long long>(sparse.sparse_passes), static_cast<long long>(sparse.dense_passes),
+             format_bytes(static_cast<double>(sparse.kv_bytes_read)).c_str(),
+             100 * static_cast<double>(sparse.kv_bytes_read) / static_cast<double>(sparse.kv_bytes_dense));
+  if (sparse.confirmed_tokens + sparse.taken_back_tokens > 0) {
+    text += format("; confirmed %lld, taken back %lld", static_cast<long long>(sparse.confirmed_tokens),
+                   static_cast<long long>(sparse.taken_back_tokens));
+  }
+  if (sparse.mass_passes > 0) text += format("; mass %.3f", sparse.mean_mass());
+  return text + "\n";
+}
+
 std::string run_lines(const char* mode, const BenchRun& run, const BenchMachine& machine, const EngineInfo& info) {
   const double steps = static_cast<double>(std::max<std::int64_t>(run.decode.steps, 1));
   std::string text = format("  %-11s  prompt %8.1f tokens/s   decoding %8.1f tokens/s   %8.2f ms/step   tau %5.2f",
@@ -78,7 +95,7 @@ std::string run_lines(const char* mode, const BenchRun& run, const BenchMachine&
   text += format("   overhead %4.1f %%\n", 100 * run.overhead());
   text += "               ms/step:";
   for (const Verb& verb : verbs(run.decode)) text += format("  %s %.2f", verb.name, 1e3 * verb.seconds / steps);
-  return text + "\n" + budget_line(run.decode) + device_line(run.decode);
+  return text + "\n" + sparse_line(run.decode) + budget_line(run.decode) + device_line(run.decode);
 }
 
 Json run_json(const BenchRun& run, const BenchMachine& machine, const EngineInfo& info) {
@@ -93,6 +110,7 @@ Json run_json(const BenchRun& run, const BenchMachine& machine, const EngineInfo
           {"acceptance_length", run.decode.acceptance_length()},
           {"drafted_tokens", run.decode.drafted_tokens},
           {"accepted_tokens", run.decode.accepted_tokens},
+          {"sparse", to_json(run.decode.sparse)},
           {"read_share", share ? Json(*share) : Json()},
           {"overhead", run.overhead()}};
 }

@@ -51,6 +51,7 @@ void print_json(const std::vector<Output>& outputs, const Engine& engine) {
   } else {
     for (const Output& output : outputs) result["samples"].push_back(to_json(output));
   }
+  if (engine.config().sparse.enabled()) result["sparse"] = to_json(engine.stats().sparse);
   if (engine.config().speculation.enabled()) result["row_budget"] = row_budget_json(engine.stats());
   write_output(dump(result) + "\n");
 }
@@ -94,7 +95,7 @@ Command add_generate(CLI::App& program) {
   app->add_flag(
       "--json", options->json,
       "Print one object: text, token_ids, finish_reason, seed, guarantee, stats ({samples: [...]} for --n > 1), and "
-      "row_budget with a drafter");
+      "row_budget with a drafter, sparse with sparse passes");
   app->add_flag("--stats", options->stats, "Print the engine's statistics to standard error");
   options->engine.add_to(*app);
   options->sampling.add_to(*app);
@@ -102,6 +103,7 @@ Command add_generate(CLI::App& program) {
   fastspec-cli generate --model DIR --prompt "The capital of France is" --max-tokens 32
   fastspec-cli generate --model DIR --prompt-file notes.txt --drafter ngram --stats
   fastspec-cli generate --model DIR --drafter standalone:DRAFT_DIR --prompt "Once" --temperature 0.8 --seed 7
+  fastspec-cli generate --model DIR --prompt-file book.txt --drafter ngram --sparse streaming --kv-budget 1024 --stats
   fastspec-cli generate --model DIR --token-ids 1,2,3 --json)");
   return {app, [options] { return generate(*options); }};
 }

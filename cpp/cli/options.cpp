@@ -86,6 +86,22 @@ void EngineOptions::add_to(CLI::App& app) {
                                 "Of auto: the time to measure what steps cost, unless an earlier start has")
                          ->capture_default_str()
                          ->group(group);
+  app.add_option("--sparse", sparse_,
+                 "Decoding passes that read a few cached keys: none, streaming (the first and the last), history or "
+                 "history:MANIFEST, quest, dustin:MANIFEST; what the output is worth --guarantee says")
+      ->group(group);
+  kv_budget_ =
+      add_number(app, "--kv-budget", config_.sparse.kv_budget, "Cached keys that such a pass reads of a sequence")
+          ->capture_default_str()
+          ->group(group);
+  guarantee_ = app.add_option("--guarantee", guarantee_text_,
+                              "exact: dense passes confirm every token before it is shown; sparse: it is shown at once")
+                   ->capture_default_str()
+                   ->group(group);
+  refresh_ = add_number(app, "--refresh-interval", config_.sparse.refresh_interval,
+                        "Tokens between two dense passes; 0: with exact as many as pay, with sparse no dense pass")
+                 ->capture_default_str()
+                 ->group(group);
   app.add_option("--dtype", dtype_, "float32, bfloat16, float16, or auto: the checkpoint's")
       ->capture_default_str()
       ->group(group);
@@ -113,6 +129,15 @@ void EngineOptions::add_to(CLI::App& app) {
   add_number(app, "--threads", config_.num_threads, "CPU threads; 0: all cores")->capture_default_str()->group(group);
 }
 
+void EngineOptions::set_sparse(SparseConfig& sparse) const {
+  sparse.set_selector(sparse_);
+  sparse.set_guarantee(guarantee_text_);
+  if (!sparse.enabled() && kv_budget_->count() + guarantee_->count() + refresh_->count() > 0) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--kv-budget, --guarantee and --refresh-interval have no effect without --sparse");
+  }
+}
+
 std::optional<DType> EngineOptions::dtype() const {
   if (dtype_ == "auto") return std::nullopt;
   return parse_dtype(dtype_);
@@ -122,6 +147,7 @@ EngineConfig EngineOptions::config() const {
   EngineConfig config = config_;
   check_directory("--model ", config.model, config.model);
   config.dtype = dtype();
+  set_sparse(config.sparse);
   DrafterConfig& drafter = config.speculation.drafter;
   drafter = DrafterConfig::parse(drafter_);
   if (!drafter.model.empty()) {

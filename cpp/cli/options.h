@@ -62,8 +62,11 @@ class EngineOptions {
   const std::string& model() const { return config_.model; }
   bool has_max_num_seqs() const { return max_num_seqs_->count() > 0; }
   bool has_drafter() const { return !drafter_.empty() && drafter_ != "none"; }
+  bool has_sparse() const { return !sparse_.empty() && sparse_ != "none"; }
 
  private:
+  void set_sparse(SparseConfig& sparse) const;
+
   EngineConfig config_;
   std::string dtype_ = "auto";
   std::string drafter_;
@@ -79,6 +82,9 @@ class EngineOptions {
   CLI::Option* row_budget_ = nullptr;
   CLI::Option* budget_objective_ = nullptr;
   CLI::Option* profile_seconds_ = nullptr;
+  CLI::Option* kv_budget_ = nullptr;
+  CLI::Option* guarantee_ = nullptr;
+  CLI::Option* refresh_ = nullptr;
   int draft_tokens_ = 0;
   int shortest_match_ = 0;
   int longest_match_ = 0;
@@ -89,6 +95,8 @@ class EngineOptions {
   std::string budget_text_ = BudgetConfig().mode_text();
   std::string objective_text_ = BudgetConfig().objective_text();
   double budget_seconds_ = BudgetConfig().profile_seconds;
+  std::string sparse_;
+  std::string guarantee_text_ = to_string(SparseConfig().guarantee);
 };
 
 /// Options of sampling, on top of `params`' own values as defaults.

@@ -5,6 +5,17 @@ namespace fastspec::cli {
 
 using Json = nlohmann::ordered_json;
 
+Json to_json(const SparseStats& stats) {
+  return {{"sparse_passes", stats.sparse_passes},
+          {"dense_passes", stats.dense_passes},
+          {"kv_bytes_read", stats.kv_bytes_read},
+          {"kv_bytes_dense", stats.kv_bytes_dense},
+          {"confirmed_tokens", stats.confirmed_tokens},
+          {"taken_back_tokens", stats.taken_back_tokens},
+          {"refreshes", stats.refreshes},
+          {"mean_mass", stats.mass_passes > 0 ? Json(stats.mean_mass()) : Json()}};
+}
+
 Json to_json(const OutputStats& stats) {
   return {{"prompt_tokens", stats.prompt_tokens},
           {"completion_tokens", stats.completion_tokens},
@@ -14,6 +25,7 @@ Json to_json(const OutputStats& stats) {
           {"drafted_tokens", stats.drafted_tokens},
           {"accepted_tokens", stats.accepted_tokens},
           {"preemptions", stats.preemptions},
+          {"sparse", to_json(stats.sparse)},
           {"seconds_to_first_token", stats.seconds_to_first_token},
           {"seconds", stats.seconds}};
 }
@@ -63,6 +75,7 @@ Json to_json(const EngineInfo& info) {
           {"vocab_size", info.vocab_size},
           {"eos_token_ids", info.eos_token_ids},
           {"drafter", info.drafter},
+          {"selector", info.selector},
           {"prompt_attention", info.prompt_attention}};
 }
 

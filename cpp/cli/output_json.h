@@ -14,6 +14,7 @@ nlohmann::ordered_json to_json(const EngineInfo& info);
 nlohmann::ordered_json to_json(const CostProfile& profile);
 /// What the row budget did, for an engine with a drafter.
 nlohmann::ordered_json row_budget_json(const EngineStats& stats);
+nlohmann::ordered_json to_json(const SparseStats& stats);
 
 /// Text of a JSON value. Bytes that are no UTF-8 become U+FFFD.
 std::string dump(const nlohmann::ordered_json& value);

@@ -10,6 +10,7 @@
 
 #include "backend/params.h"
 #include "base/types.h"
+#include "model/lookahead.h"
 #include "model/pass_runner.h"
 #include "step/token_tree.h"
 
@@ -66,6 +67,9 @@ class Drafter {
   /// Grows trees[i] (which holds the root) for requests[i]. May leave any of them as it is: plain decoding. A throw
   /// leaves the drafter able to draft the same step again.
   virtual void draft(std::span<const DraftRequest> requests, std::span<TokenTree> trees) = 0;
+
+  /// Of the last draft(), until the next; null where the drafter has none, or was made without layers to keep.
+  virtual const Lookahead* lookahead() const { return nullptr; }
 
   /// Learns what was committed. A throw makes the caller drop this drafter's state of these sequences (truncate to 0):
   /// the tokens stand.

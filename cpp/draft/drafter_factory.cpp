@@ -89,7 +89,18 @@ LongSpecDrafter::Limits longspec_limits(const SpeculationConfig& speculation, co
           .max_drafted = draft_shape(speculation, std::nullopt).max_nodes,
           .pass = limits.pass,
           .page_size = limits.page_size,
-          .graphs = limits.graphs};
+          .graphs = limits.graphs,
+          .keeps_lookahead = !limits.lookahead_layers.empty()};
+}
+
+StandaloneDrafter::Limits standalone_limits(const ModelConfig& target, int max_drafted, const DrafterLimits& limits) {
+  return {.max_drafted = max_drafted,
+          .pass = limits.pass,
+          .vocab_size = target.vocab_size,
+          .num_pages = limits.num_pages,
+          .page_size = limits.page_size,
+          .graphs = limits.graphs,
+          .lookahead_layers = limits.lookahead_layers};
 }
 
 DFlashDrafter::Limits dflash_limits(const SpeculationConfig& speculation, int max_drafted,
@@ -122,18 +133,18 @@ DraftNeeds draft_needs(const SpeculationConfig& speculation, const std::optional
     return {.weights = longspec->weights.bytes(),
             .own_kv = LongSpecDrafter::kv_bytes(longspec->config, target, dtype, own),
             .activations = LongSpecDrafter::activation_bytes(*longspec, target, element, own),
-            .num_layers = 1};
+            .num_layers = 1,
+            .lookahead_rows = LongSpecDrafter::lookahead_rows(own)};
   }
   const StandaloneModel& small = std::get<StandaloneModel>(*model);
   const ModelConfig& config = small.config;
   return {.weights = small.weights.bytes(),
           .shared_kv_bytes_per_token =
               KvShape{config.num_layers, config.num_kv_heads, config.head_dim, dtype}.bytes_per_token(),
-          .activations =
-              Transformer::activation_bytes(config, element, limits.pass.max_rows, limits.pass.max_sequences) +
-              StandaloneDrafter::proposal_bytes(limits.pass.max_sequences, draft_shape(speculation, model).max_nodes) +
-              PassBuffers::device_bytes(limits.pass),
-          .num_layers = config.num_layers};
+          .activations = StandaloneDrafter::activation_bytes(
+              config, element, standalone_limits(target, draft_shape(speculation, model).max_nodes, limits)),
+          .num_layers = config.num_layers,
+          .lookahead_rows = draft_shape(speculation, model).max_nodes};
 }
 
 std::unique_ptr<Drafter> make_drafter(const SpeculationConfig& speculation, std::optional<DraftModel> model,
@@ -157,12 +168,7 @@ std::unique_ptr<Drafter> make_drafter(const SpeculationConfig& speculation, std:
   }
   StandaloneModel small = std::get<StandaloneModel>(std::move(*model));
   return std::make_unique<StandaloneDrafter>(small.config, std::move(small.weights), backend, dtype,
-                                             StandaloneDrafter::Limits{.max_drafted = max_drafted,
-                                                                       .pass = limits.pass,
-                                                                       .vocab_size = target.config.vocab_size,
-                                                                       .num_pages = limits.num_pages,
-                                                                       .page_size = limits.page_size,
-                                                                       .graphs = limits.graphs});
+                                             standalone_limits(target.config, max_drafted, limits));
 }
 
 }  // namespace fastspec

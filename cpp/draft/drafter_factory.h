@@ -37,6 +37,7 @@ struct DraftNeeds {
   std::size_t activations = 0;                // of its largest pass, with logits and arrays
   int num_layers = 0;                         // of its recorded passes
   std::vector<int> hidden_layers;             // see DrafterNeeds
+  int lookahead_rows = 0;                     // of a sequence in Drafter::lookahead(), at most
 };
 
 /// Loads the draft model that `config` names; nullopt for drafters without one.
@@ -60,7 +61,8 @@ struct DrafterLimits {
   PassLimits pass;
   int num_pages = 0;  // scratch pages included
   int page_size = 0;
-  GraphLimits graphs;  // of a draft model's passes
+  GraphLimits graphs;                 // of a draft model's passes
+  std::vector<int> lookahead_layers;  // of the draft model, whose queries Drafter::lookahead() gives; ascending
 };
 
 /// The largest tree that the drafter of an enabled speculation proposes, known before it is made.

@@ -7,13 +7,27 @@
 
 namespace fastspec {
 
+namespace {
+
+ChainLookahead::Limits lookahead_limits(const ModelConfig& config, const StandaloneDrafter::Limits& limits) {
+  return {.num_layers = static_cast<int>(limits.lookahead_layers.size()),
+          .num_heads = config.num_heads,
+          .head_dim = config.head_dim,
+          .max_sequences = limits.pass.max_sequences,
+          .max_levels = limits.max_drafted};
+}
+
+}  // namespace
+
 StandaloneDrafter::StandaloneDrafter(const ModelConfig& config, Weights weights, Backend& backend, DType dtype,
                                      const Limits& limits)
     : limits_(limits),
       backend_(backend),
-      transformer_(config, std::move(weights), backend, limits.pass.max_rows, limits.pass.max_sequences),
+      transformer_(config, std::move(weights), backend, limits.pass.max_rows, limits.pass.max_sequences,
+                   {.query_layers = limits.lookahead_layers}),
       kv_(*backend.device, transformer_.kv_shape(dtype), limits.num_pages, limits.page_size),
-      passes_(backend, transformer_, kv_, limits.pass, Slot{limits.num_pages} * limits.page_size - 1, limits.graphs) {
+      passes_(backend, transformer_, kv_, limits.pass, Slot{limits.num_pages} * limits.page_size - 1, limits.graphs),
+      lookahead_(backend, lookahead_limits(config, limits), limits.lookahead_layers, kv_) {
   const auto sequences = static_cast<std::size_t>(limits.pass.max_sequences);
   Device& device = *backend.device;
   positions_ = device.allocate(sequences * sizeof(std::int32_t), "positions of a draft");
@@ -23,9 +37,15 @@ StandaloneDrafter::StandaloneDrafter(const ModelConfig& config, Weights weights,
   confidences_ = device.allocate_host(sequences * sizeof(float), "confidences of drafted tokens");
 }
 
-std::size_t StandaloneDrafter::proposal_bytes(int max_sequences, int max_drafted) {
-  return static_cast<std::size_t>(max_sequences) *
-         (sizeof(std::int32_t) + static_cast<std::size_t>(max_drafted) * sizeof(TokenId));
+std::size_t StandaloneDrafter::activation_bytes(const ModelConfig& config, std::size_t element_size,
+                                                const Limits& limits) {
+  const int max_rows = limits.pass.max_rows, max_sequences = limits.pass.max_sequences;
+  const std::size_t proposals = static_cast<std::size_t>(max_sequences) *
+                                (sizeof(std::int32_t) + static_cast<std::size_t>(limits.max_drafted) * sizeof(TokenId));
+  return Transformer::activation_bytes(config, element_size, max_rows, max_sequences,
+                                       {.query_layers = limits.lookahead_layers}) +
+         proposals + ChainLookahead::device_bytes(lookahead_limits(config, limits), element_size) +
+         PassBuffers::device_bytes(limits.pass);
 }
 
 Matrix StandaloneDrafter::forward(std::span<const Rows> rows) {
@@ -105,6 +125,7 @@ void StandaloneDrafter::draft(std::span<const DraftRequest> requests, std::span<
   const std::size_t count = requests.size();
   std::vector<std::vector<TokenId>> drafted(count);  // committed tokens, then the chain
   std::vector<std::size_t> active;
+  lookahead_.begin(count);
   for (std::size_t i = 0; i < count; ++i) {
     const DraftRequest& request = requests[i];
     if (std::min(request.max_drafted, request.max_depth) <= 0) continue;
@@ -119,6 +140,7 @@ void StandaloneDrafter::draft(std::span<const DraftRequest> requests, std::span<
     active.push_back(i);
   }
   std::vector<SamplingRule> rules;
+  std::vector<float> survival(active.size(), 1.0f);  // of the active ones' chains
   for (int level = 0; !active.empty(); ++level) {
     std::vector<Rows> rows;
     Level proposals{.path_length = level};
@@ -135,6 +157,8 @@ void StandaloneDrafter::draft(std::span<const DraftRequest> requests, std::span<
       proposals.paths.insert(proposals.paths.end(), drafted[i].begin() + std::ssize(request.tokens), drafted[i].end());
     }
     const Matrix logits = forward(rows);
+    lookahead_.keep(level, transformer_.kept_queries(), std::span(batch_.logit_rows).first(active.size()), active,
+                    survival);
     if (rules.size() != active.size()) {  // the first level, or a chain has ended
       rules.clear();
       for (const std::size_t i : active) rules.push_back(requests[i].rule);
@@ -149,16 +173,21 @@ void StandaloneDrafter::draft(std::span<const DraftRequest> requests, std::span<
     const auto* tokens = tokens_.as<const TokenId>();
     const auto* confidences = confidences_.as<const float>();
     std::vector<std::size_t> still_active;
+    std::vector<float> still_surviving;
     for (std::size_t k = 0; k < active.size(); ++k) {
       const std::size_t i = active[k];
       if (tokens[k] == kNoToken) continue;  // the filters leave nothing: the chain ends
       trees[i].add(tokens[k], level, confidences[k]);
       drafted[i].push_back(tokens[k]);
       const int limit = std::min({limits_.max_drafted, requests[i].max_drafted, requests[i].max_depth});
-      if (level + 1 < limit) still_active.push_back(i);
+      if (level + 1 >= limit) continue;
+      still_active.push_back(i);
+      still_surviving.push_back(survival[k] * confidences[k]);
     }
     active = std::move(still_active);
+    survival = std::move(still_surviving);
   }
+  lookahead_.end();
 }
 
 void StandaloneDrafter::observe(std::span<const Observation> observations) {

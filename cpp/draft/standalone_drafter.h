@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "draft/chain_lookahead.h"
 #include "draft/drafter.h"
 #include "memory/kv_pool.h"
 #include "model/pass_runner.h"
@@ -23,16 +24,18 @@ class StandaloneDrafter final : public Drafter {
     int num_pages = 0;   // scratch pages included
     int page_size = 0;
     GraphLimits graphs;
+    std::vector<int> lookahead_layers;  // whose queries are kept; ascending
   };
   /// @throws Error(kOutOfMemory).
   StandaloneDrafter(const ModelConfig& config, Weights weights, Backend& backend, DType dtype, const Limits& limits);
 
-  /// Device memory of what is asked for proposals, beside the model's passes.
-  static std::size_t proposal_bytes(int max_sequences, int max_drafted);
+  /// Device memory that one takes beside its K/V; `element_size` of an activation.
+  static std::size_t activation_bytes(const ModelConfig& config, std::size_t element_size, const Limits& limits);
 
   std::string name() const override { return "standalone"; }
   DraftShape shape() const override { return {limits_.max_drafted, limits_.max_drafted}; }
   void draft(std::span<const DraftRequest> requests, std::span<TokenTree> trees) override;
+  const Lookahead* lookahead() const override { return lookahead_.get(); }
   void observe(std::span<const Observation> observations) override;
   void truncate(SeqId seq, int length) override;
   void forget(SeqId seq) noexcept override;
@@ -84,6 +87,7 @@ class StandaloneDrafter final : public Drafter {
   RowBatch batch_;
   Buffer positions_, paths_;     // of proposals, on the device
   Buffer tokens_, confidences_;  // proposals, read by the host
+  ChainLookahead lookahead_;
   std::unordered_map<SeqId, State> states_;
 };
 

@@ -21,6 +21,8 @@ namespace {
 
 constexpr int kMaxDraftTokens = 255;  // with the root 256 rows, the width of an ancestor mask
 
+constexpr const char* kSelectors = "none, streaming, history, history:MANIFEST, quest or dustin:MANIFEST";
+
 constexpr const char* kDrafters = "none, ngram, standalone:DIR, longspec:DIR or dflash:DIR";
 
 bool has_model(const std::string& kind) {
@@ -190,6 +192,56 @@ void check_speculation(const SpeculationConfig& speculation) {
 
 }  // namespace
 
+void SparseConfig::set_selector(const std::string& text) {
+  const std::size_t colon = text.find(':');
+  const std::string kind = text.substr(0, colon);
+  const bool has_manifest = colon != std::string::npos;
+  const bool is_known =
+      kind.empty() || kind == "none" || kind == "streaming" || kind == "history" || kind == "quest" || kind == "dustin";
+  const bool takes_manifest = kind == "dustin" || kind == "history";
+  if (!is_known || (has_manifest && !takes_manifest) || (kind == "dustin" && !has_manifest)) {
+    fail(ErrorCode::kInvalidArgument, "sparse \"", text, "\": expected ", kSelectors);
+  }
+  if (has_manifest && colon + 1 == text.size()) {
+    fail(ErrorCode::kInvalidArgument, "sparse \"", text, "\": name the manifest, ", kind, ":MANIFEST");
+  }
+  selector = kind == "none" ? "" : kind;
+  manifest = has_manifest ? text.substr(colon + 1) : "";
+}
+
+std::string SparseConfig::selector_text() const {
+  if (selector.empty()) return "none";
+  return manifest.empty() ? selector : selector + ":" + manifest;
+}
+
+void SparseConfig::set_guarantee(const std::string& text) {
+  if (text != "exact" && text != "sparse") {
+    fail(ErrorCode::kInvalidArgument, "guarantee \"", text, "\": expected exact or sparse");
+  }
+  guarantee = text == "sparse" ? Guarantee::kSparse : Guarantee::kExact;
+}
+
+namespace {
+
+void check_sparse(const SparseConfig& sparse) {
+  constexpr int kMost = 1 << 24;
+  if (sparse.selector != "oracle") SparseConfig().set_selector(sparse.selector_text());
+  check_range("sparse.kv_budget", sparse.kv_budget, 1, kMost);
+  check_range("sparse.sinks", sparse.sinks, 0, kMost);
+  check_range("sparse.recent", sparse.recent, 0, kMost);
+  if (sparse.sinks + sparse.recent > sparse.kv_budget) {
+    fail(ErrorCode::kInvalidArgument, "sparse.sinks are ", sparse.sinks, " and sparse.recent ", sparse.recent,
+         ", but sparse.kv_budget is ", sparse.kv_budget, ": both are part of it");
+  }
+  const bool exact = sparse.guarantee == Guarantee::kExact;
+  check_range("sparse.refresh_interval", sparse.refresh_interval, 0, exact ? kMaxRefreshInterval : kMost);
+  if (!(sparse.min_mass >= 0 && sparse.min_mass < 1)) {
+    fail(ErrorCode::kInvalidArgument, "sparse.min_mass is ", sparse.min_mass, ", expected at least 0 and less than 1");
+  }
+}
+
+}  // namespace
+
 void EngineConfig::validate() const {
   if (model.empty()) fail(ErrorCode::kInvalidArgument, "model is empty: name a model directory");
   if (device != "cpu" && device != "cpu:reference" && !device.starts_with("cuda")) {
@@ -213,6 +265,7 @@ void EngineConfig::validate() const {
          ": every running sequence needs a row");
   }
   if (speculation.enabled()) check_speculation(speculation);
+  if (sparse.enabled()) check_sparse(sparse);
 }
 
 std::string EngineConfig::to_json() const {
@@ -243,6 +296,13 @@ std::string EngineConfig::to_json() const {
       {"profile_seconds", speculation.budget.profile_seconds},
       {"max_draft_tokens", speculation.max_draft_tokens ? nlohmann::ordered_json(*speculation.max_draft_tokens)
                                                         : nlohmann::ordered_json("auto")}};
+  json["sparse"] = {{"selector", sparse.selector_text()},
+                    {"kv_budget", sparse.kv_budget},
+                    {"sinks", sparse.sinks},
+                    {"recent", sparse.recent},
+                    {"guarantee", fastspec::to_string(sparse.guarantee)},
+                    {"refresh_interval", sparse.refresh_interval},
+                    {"min_mass", sparse.min_mass}};
   // A path need not be UTF-8; a form that can be printed is worth more than an exception.
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
@@ -290,6 +350,15 @@ EngineConfig EngineConfig::from_json(const std::string& text) {
       {"max_draft_tokens", [&](const auto& v, const auto& o) {
          if (v != "auto") config.speculation.max_draft_tokens = get<int>(v, o);
        }}};
+  SparseConfig& sparse = config.sparse;
+  const std::vector<std::pair<std::string, Setter>> sparse_options = {
+      {"selector", [&](const auto& v, const auto& o) { sparse.set_selector(get<std::string>(v, o)); }},
+      {"kv_budget", integer(sparse.kv_budget)},
+      {"sinks", integer(sparse.sinks)},
+      {"recent", integer(sparse.recent)},
+      {"guarantee", [&](const auto& v, const auto& o) { sparse.set_guarantee(get<std::string>(v, o)); }},
+      {"refresh_interval", integer(sparse.refresh_interval)},
+      {"min_mass", [&](const auto& v, const auto& o) { sparse.min_mass = get<double>(v, o); }}};
   const auto apply = [](const nlohmann::json& object, const std::string& prefix, const auto& setters) {
     for (const auto& [key, value] : object.items()) {
       const auto found = std::find_if(setters.begin(), setters.end(), [&](const auto& s) { return s.first == key; });
@@ -313,9 +382,14 @@ EngineConfig EngineConfig::from_json(const std::string& text) {
        [&](const auto& v, const auto& o) { config.gpu_memory_utilization = get<double>(v, o); }},
       {"kv_cache_bytes", [&](const auto& v, const auto& o) { config.kv_cache_bytes = get<std::int64_t>(v, o); }},
       {"num_threads", integer(config.num_threads)},
-      {"speculation", [&](const auto& v, const auto& o) {
+      {"speculation",
+       [&](const auto& v, const auto& o) {
          if (!v.is_object()) fail(ErrorCode::kInvalidArgument, "option ", o, ": expected an object");
          apply(v, "speculation.", speculation);
+       }},
+      {"sparse", [&](const auto& v, const auto& o) {
+         if (!v.is_object()) fail(ErrorCode::kInvalidArgument, "option ", o, ": expected an object");
+         apply(v, "sparse.", sparse_options);
        }}};
   apply(json, "", options);
   config.speculation.drafter.kind = parsed.kind;

@@ -1,6 +1,7 @@
 // Loading, submission, stepping. How memory is divided and what is built in it: engine_build.cpp.
 #include "engine/engine_core.h"
 
+#include <fastspec/fingerprint.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -63,8 +64,12 @@ EngineParts EngineCore::load(const EngineConfig& config, const LoadProgressCallb
     log(LogLevel::kInfo, error.what(), ": prompts must be token ids, outputs have no text");
   }
   parts.weights = load_weights(config.model, parts.model, parts.dtype, *parts.backend.device, progress);
+  if (!config.sparse.manifest.empty()) parts.fingerprint = model_fingerprint(config.model);
   parts.draft_model = load_draft_model(config, parts.model, parts.weights, parts.dtype, *parts.backend.device,
                                        parts.tokenizer.get(), progress);
+  if (!config.sparse.manifest.empty() && parts.draft_model) {
+    parts.draft_fingerprint = model_fingerprint(config.speculation.drafter.model);
+  }
   return parts;
 }
 
@@ -116,6 +121,11 @@ std::shared_ptr<RequestState> EngineCore::make_request_state(const Request& requ
          ", but speculation is off ",
          parts_.drafter == nullptr ? "in this engine: it has no drafter" : "in this request");
   }
+  if (request.sparse.value_or(false) && parts_.selector == nullptr && !said_no_sparse_.exchange(true)) {
+    log(LogLevel::kWarning, "a request asks for sparse passes, but this engine was made without: it decodes densely");
+  }
+  state->wants_sparse = request.sparse.value_or(true) && parts_.selector != nullptr;
+  if (state->wants_sparse) state->guarantee = config_.sparse.guarantee;
   return state;
 }
 

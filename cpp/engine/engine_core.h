@@ -24,6 +24,8 @@
 #include "memory/paged_kv_cache.h"
 #include "model/model_config.h"
 #include "model/transformer.h"
+#include "sparse/kv_selector.h"
+#include "sparse/selector_factory.h"
 
 namespace fastspec {
 
@@ -38,7 +40,10 @@ struct EngineParts {
   std::optional<DraftModel> draft_model;
   std::unique_ptr<Drafter> drafter;  // used instead of the configured one when set
   std::function<std::unique_ptr<Drafter>(std::unique_ptr<Drafter>)> wrap_drafter;  // puts another around it, when set
-  std::optional<CostParameters> costs;  // used instead of measured ones when set
+  std::optional<CostParameters> costs;   // used instead of measured ones when set
+  std::unique_ptr<KvSelector> selector;  // used instead of the configured one when set
+  /// Of target and draft model (fastspec/fingerprint.h), where a manifest of the configuration names some.
+  std::string fingerprint, draft_fingerprint;
 };
 
 class EngineCore {
@@ -76,6 +81,7 @@ class EngineCore {
   StepRunner& runner() { return *runner_; }
   const Scheduler& scheduler() const { return *scheduler_; }
   PagedKvCache& kv() { return *kv_; }
+  const KvPool& target_kv() const { return *target_kv_; }
   /// @throws Error(kInternal) when lengths, pages and queues disagree.
   void check_invariants() const;
 
@@ -84,6 +90,7 @@ class EngineCore {
   struct RowLimits {
     int draft_rows = 0;  // of one step
     int logit_rows = 0;
+    int provisional = 0;  // tokens of a sequence that a dense pass reads as a tree
     PassLimits pass;
   };
   void plan_memory_and_build();
@@ -94,8 +101,12 @@ class EngineCore {
   WorkspaceLimits workspace_limits(const ModelConfig& model) const;
   /// Of the draft model, which is there.
   DraftNeeds draft_needs(const RowLimits& rows) const;
-  /// Layers of the target whose outputs the drafter reads.
-  std::vector<int> hidden_layers() const;
+  /// What drafter and selector read of the target's passes.
+  PassTaps pass_taps() const;
+  DrafterLimits draft_limits(const RowLimits& rows) const;
+  SelectorModels selector_models() const;
+  SelectorLimits selector_limits(const RowLimits& rows) const;
+  SelectorNeeds selector_needs(const RowLimits& rows) const;
   MemoryRequest memory_request(const RowLimits& rows) const;
   void build(const RowLimits& rows, const MemoryPlan& plan);
   /// Gives the row budget its costs: from the cache, else measured.
@@ -105,6 +116,8 @@ class EngineCore {
   /// Passes that were only measured are no statistics.
   void forget_measurements();
   CostCache cost_cache() const;
+  /// Says why sparse passes that are configured will not come, where that can be known.
+  void warn_of_sparse(const RowLimits& rows) const;
   void fill_info(const MemoryRequest& request, const MemoryPlan& plan);
   std::shared_ptr<RequestState> make_request_state(const Request& request) const;
   std::vector<TokenId> prompt_tokens(const Request& request) const;
@@ -117,6 +130,7 @@ class EngineCore {
   EngineConfig config_;
   EngineParts parts_;
   EngineInfo info_;
+  std::optional<SelectorPlan> selector_plan_;  // where sparse passes are on and their selector is configured
   std::unique_ptr<Transformer> target_;
   std::unique_ptr<KvPool> target_kv_;
   std::unique_ptr<PagedKvCache> kv_;
@@ -128,6 +142,7 @@ class EngineCore {
   std::unordered_map<RequestId, int> unfinished_samples_;  // of requests that the scheduler knows
   std::vector<Output> undelivered_;                        // of cancelled requests, until a step succeeds
   std::atomic<bool> poisoned_ = false;
+  mutable std::atomic<bool> said_no_sparse_ = false;
   std::atomic<bool> stepping_ = false;  // in step() or generate()
   int process_;                         // that made the engine: its threads do not follow a fork
 

@@ -20,18 +20,18 @@ StepPlan Scheduler::plan() {
 }
 
 Scheduler::Rows Scheduler::divide_rows() const {
-  int num_decoding = 0;
+  int claimed = 0;
   int wanted = 0;
   bool prompts = !waiting_.empty();
   for (const auto& sequence : running_) {
-    if (is_decoding(*sequence)) {
-      ++num_decoding;
+    if (num_known(*sequence) == 1) {
+      claimed += 1 + num_reread(*sequence);
       wanted += wanted_drafts(*sequence);
     } else {
       prompts = true;
     }
   }
-  const int left = limits_.max_batch_rows - num_decoding;
+  const int left = limits_.max_batch_rows - claimed;
   const int drafted = prompts ? std::min(wanted, left / 2) : left;
   return {.prompt = left - drafted, .drafted = drafted};
 }
@@ -42,28 +42,44 @@ int Scheduler::wanted_drafts(const Sequence& sequence) const {
   return std::min(limits_.max_tree_nodes, sequence.request().max_drafted);
 }
 
-void Scheduler::plan_rows(const Sequence& sequence, int num_rows, StepPlan& plan) {
+int Scheduler::first_position(const Sequence& sequence) const {
   const int kv_len = kv_.kv_len(sequence.id());
-  planned_pages_ += kv_.missing_pages(sequence.id(), kv_len + num_rows);
+  if (sequence.len() - kv_len > 1) return kv_len;
+  return sequence.sparse.refreshes || num_reread(sequence) > 0 ? kv_.dense_len(sequence.id()) : kv_len;
+}
+
+int Scheduler::num_reread(const Sequence& sequence) const {
+  return sequence.sparse.next == KvMode::kDense ? sequence.num_provisional() : 0;
+}
+
+void Scheduler::plan_rows(const Sequence& sequence, int num_rows, StepPlan& plan) {
   SequencePlan& planned = plan.sequences.emplace_back();
   planned.seq = sequence.id();
-  planned.first_position = kv_len;
+  planned.first_position = first_position(sequence);
   planned.num_known_rows = num_rows;
-  planned.samples = kv_len + num_rows == sequence.len();
+  planned.num_provisional = num_reread(sequence);
+  planned.refreshes = sequence.sparse.refreshes;
+  const int end = planned.first_position + num_rows + planned.num_provisional;
+  planned_pages_ += kv_.missing_pages(sequence.id(), end);
+  planned.samples = end == sequence.len();
   planned.is_decoding = planned.samples && num_rows == 1 && sequence.num_generated() > 0;
+  if (!planned.is_decoding || sequence.sparse.next == KvMode::kDense) return;
+  planned.kv_mode = KvMode::kSparse;
+  planned.num_slots = std::min(limits_.kv_budget, planned.first_position);
 }
 
 void Scheduler::plan_running(int& prompt_rows, StepPlan& plan) {
   for (std::size_t index = 0; index < running_.size(); ++index) {
     const Sequence& sequence = *running_[index];
-    const int kv_len = kv_.kv_len(sequence.id());
-    const int known = sequence.len() - kv_len;
+    const int first = first_position(sequence);
+    const int reread = num_reread(sequence);
+    const int known = num_known(sequence);
     int num_rows = known == 1 ? 1 : std::min(known, prompt_rows);
     if (num_rows == 0) continue;
-    if (!make_room(index, kv_len + num_rows, plan)) {
-      const int room = (static_cast<int>(kv_.pages(sequence.id()).size()) + free_pages()) * kv_.page_size() - kv_len;
-      num_rows = std::min(num_rows, room);
-      FS_CHECK(num_rows > 0 || index > 0, "the oldest sequence cannot grow past ", kv_len, " tokens");
+    if (!make_room(index, first + num_rows + reread, plan)) {
+      const int room = (static_cast<int>(kv_.pages(sequence.id()).size()) + free_pages()) * kv_.page_size() - first;
+      num_rows = std::min(num_rows, room - reread);
+      FS_CHECK(num_rows > 0 || index > 0, "the oldest sequence cannot grow past ", first, " tokens");
       if (num_rows <= 0) {
         // A prompt waits with what it has; a decoding sequence makes room for the older ones.
         if (known == 1) preempt_last(plan);
@@ -88,6 +104,7 @@ void Scheduler::preempt_last(StepPlan& plan) {
   std::unique_ptr<Sequence> victim = std::move(running_.back());
   running_.pop_back();
   kv_.forget(victim->id());
+  victim->truncate(victim->shown_len());  // what is computed again is computed as it stands
   ++victim->stats.preemptions;
   plan.preempted.push_back(victim->id());
   waiting_.push_front(std::move(victim));
@@ -164,10 +181,13 @@ void Scheduler::plan_drafts(StepPlan& plan) {
     const Sequence& sequence = running(planned.seq);
     const int nodes = std::min(wanted_drafts(sequence), plan.max_drafted_rows);
     // Drafts take only pages that nobody else needs.
-    const int cached = planned.first_position + planned.num_known_rows;
+    const int cached = planned.first_position + planned.num_known_rows + planned.num_provisional;
     const int own = std::max(static_cast<int>(kv_.pages(planned.seq).size()), kv_.pages_for(cached));
     const int room = (own + free_pages()) * kv_.page_size() - cached;
-    const int depth = std::min({limits_.max_tree_depth, nodes, sequence.num_remaining() - 1, room});
+    int depth = std::min({limits_.max_tree_depth, nodes, sequence.num_remaining() - 1, room});
+    if (planned.kv_mode == KvMode::kSparse && sequence.request().guarantee == Guarantee::kExact) {
+      depth = std::min(depth, limits_.max_provisional - sequence.num_provisional() - 1);
+    }
     if (depth <= 0) continue;
     planned.max_drafted = nodes;
     planned.max_depth = depth;

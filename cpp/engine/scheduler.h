@@ -17,6 +17,8 @@ struct SchedulerLimits {
   int max_batch_rows = 0;
   int max_tree_nodes = 0;  // of the drafter's proposals; 0 = no drafter
   int max_tree_depth = 0;
+  int kv_budget = 0;        // cached keys that a sparse pass reads
+  int max_provisional = 0;  // tokens that sparse passes may accept before a dense one, where they are provisional
 };
 
 class Scheduler {
@@ -57,7 +59,14 @@ class Scheduler {
   Rows divide_rows() const;
   int free_pages() const { return kv_.num_free_pages() - planned_pages_; }
   int wanted_drafts(const Sequence& sequence) const;
-  bool is_decoding(const Sequence& sequence) const { return sequence.len() - kv_.kv_len(sequence.id()) == 1; }
+  /// Where the next rows of a sequence begin: behind its cached tokens, or before those that are computed anew.
+  int first_position(const Sequence& sequence) const;
+  /// Provisional tokens that a dense pass reads as a tree.
+  int num_reread(const Sequence& sequence) const;
+  /// Committed tokens that the next pass could compute.
+  int num_known(const Sequence& sequence) const {
+    return sequence.len() - num_reread(sequence) - first_position(sequence);
+  }
   /// Preempts younger sequences until running_[index] can hold `num_tokens`; false when it is the youngest itself.
   bool make_room(std::size_t index, int num_tokens, StepPlan& plan);
   void preempt_last(StepPlan& plan);

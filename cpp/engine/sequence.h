@@ -5,13 +5,16 @@
 
 #include <chrono>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "backend/params.h"
 #include "budget/draft_switch.h"
 #include "engine/output_text.h"
+#include "engine/sparse_record.h"
 #include "engine/token_history.h"
 #include "step/acceptance.h"
+#include "step/step_plan.h"
 
 namespace fastspec {
 
@@ -23,8 +26,10 @@ struct RequestState {
   std::vector<TokenId> prompt;
   SamplingParams sampling;
   std::uint64_t seed = 0;
-  int max_tokens = 0;               // sampling.max_tokens, cut to the model's length
-  int max_drafted = 0;              // drafted tokens a step; 0 = speculation off
+  int max_tokens = 0;         // sampling.max_tokens, cut to the model's length
+  int max_drafted = 0;        // drafted tokens a step; 0 = speculation off
+  bool wants_sparse = false;  // sparse passes may decode it
+  Guarantee guarantee = Guarantee::kExact;
   std::vector<TokenId> end_tokens;  // EOS (unless ignored) and stop_token_ids
   std::vector<LogitBias> logit_bias;
   Clock::time_point submitted;
@@ -42,23 +47,32 @@ class Sequence {
   int len() const { return static_cast<int>(tokens_.size()); }
   int visible_len() const { return visible_len_; }
   int exact_len() const { return exact_len_; }
+  /// Tokens that a caller may see: under kExact those that dense passes accepted.
+  int shown_len() const { return request_->guarantee == Guarantee::kExact ? exact_len_ : len(); }
+  /// Tokens that a dense pass has still to confirm or take back.
+  int num_provisional() const { return len() - shown_len(); }
   int prompt_len() const { return static_cast<int>(request_->prompt.size()); }
   int num_generated() const { return len() - prompt_len(); }
   /// Tokens that may still be generated.
   int num_remaining() const { return request_->max_tokens - num_generated(); }
 
-  /// The rule for the token after the root. Points into this sequence.
+  /// The rule for the token after the root, which is the last token. Points into this sequence.
   SamplingRule rule() const;
+  /// The same where the root is the last token but the provisional ones: their walk begins before them. Valid until the
+  /// next call.
+  SamplingRule rule_before_provisional();
 
-  /// Cuts an accepted run where the output ends: EOS, stop token, stop string, limit. Sets `finish`. Changes nothing
-  /// that a failed step would have to undo.
-  void find_end(Acceptance& acceptance);
+  /// Cuts an accepted run where the output ends: EOS, stop token, stop string, limit. Sets `finish`; in a sparse pass
+  /// under kExact, where nothing ends, `ends_provisionally` instead. The run begins behind the last token, in a dense
+  /// pass before the provisional ones. Changes nothing that a failed step would have to undo.
+  void find_end(Acceptance& acceptance, KvMode mode = KvMode::kDense);
 
-  /// Appends the run's tokens, which are taken out of it; their number stays. Cannot fail: room for them was made at
-  /// submit and in find_end().
-  void commit(Acceptance& acceptance) noexcept;
+  /// Appends the run's tokens, which are taken out of it; their number stays. In a dense pass they take the place of
+  /// the provisional ones. Cannot fail: room for them was made at submit and in find_end().
+  void commit(Acceptance& acceptance, KvMode mode = KvMode::kDense) noexcept;
 
-  /// Takes back tokens from `length` on (not those of the prompt). They are drawn again by later steps.
+  /// Takes back tokens from `length` on (not those of the prompt), and all provisional ones. They are drawn again by
+  /// later steps.
   void truncate(int length);
 
   /// What is new since the last call: tokens, log-probabilities, text. `finish` ends the output.
@@ -66,10 +80,13 @@ class Sequence {
 
   OutputStats stats;
   DraftRecord drafting;  // the row budget's
+  SparseRecord sparse;
   std::string error;
 
  private:
   bool wants_penalties() const;
+  SamplingRule rule_of(std::span<const TokenCount> counts, int num_generated) const;
+  void drop_from(int length);
 
   SeqId id_;
   std::shared_ptr<const RequestState> request_;
@@ -79,6 +96,7 @@ class Sequence {
   int visible_len_;
   int exact_len_;
   TokenHistory history_;
+  std::vector<TokenCount> exact_counts_;  // of rule_before_provisional()
   OutputText text_;
   int num_in_text_ = 0;  // generated tokens that take_output() has given to text_; find_end() looks ahead of them
 };

@@ -18,6 +18,20 @@ double share(double part, double whole) {
   return whole > 0 ? 100.0 * part / whole : 0.0;
 }
 
+std::string sparse_text(const SparseStats& sparse) {
+  std::ostringstream text;
+  text << std::fixed << std::setprecision(2) << "sparse passes " << sparse.sparse_passes << ", dense "
+       << sparse.dense_passes << "; K/V read " << static_cast<double>(sparse.kv_bytes_read) / kMiB << " MiB, "
+       << share(static_cast<double>(sparse.kv_bytes_read), static_cast<double>(sparse.kv_bytes_dense))
+       << "% of what dense passes would have read";
+  if (sparse.confirmed_tokens + sparse.taken_back_tokens > 0) {
+    text << "; provisional tokens confirmed " << sparse.confirmed_tokens << ", taken back " << sparse.taken_back_tokens;
+  }
+  if (sparse.refreshes > 0) text << "; refreshes " << sparse.refreshes;
+  if (sparse.mass_passes > 0) text << "; mean mass recovered " << sparse.mean_mass();
+  return text.str() + "\n";
+}
+
 std::string budget_text(const BudgetStats& budget) {
   std::ostringstream text;
   text << std::fixed << std::setprecision(2) << "row budget: steps by share of rows kept";
@@ -55,10 +69,11 @@ std::string EngineStats::to_string() const {
     }
     text << "\n";
   }
+  if (sparse.sparse_passes > 0) text << sparse_text(sparse);
   if (!budget.ratios.empty() || budget.steps_undrafted > 0) text << budget_text(budget);
   text << "seconds " << step_seconds << ": plan " << plan_seconds << ", draft " << draft_seconds << ", budget "
-       << budget_seconds << ", verify " << verify_seconds << ", accept " << accept_seconds << ", commit "
-       << commit_seconds << ", emit " << emit_seconds << "; outside operations "
+       << budget_seconds << ", select " << select_seconds << ", verify " << verify_seconds << ", accept "
+       << accept_seconds << ", commit " << commit_seconds << ", emit " << emit_seconds << "; outside operations "
        << share(step_seconds - operation_seconds, step_seconds) << "%\n";
   text << "pages used " << pages_used << " of " << pages_total << ", running " << sequences_running << ", waiting "
        << sequences_waiting << ", preemptions " << preemptions << ", draft failures " << draft_failures << "\n";
@@ -118,6 +133,7 @@ std::string EngineInfo::to_string() const {
        << "parameters     " << static_cast<double>(num_parameters) / 1e6 << " M\n"
        << "vocabulary     " << vocab_size << "\n"
        << "drafter        " << drafter << "\n"
+       << "sparse passes  " << selector << "\n"
        << "max_model_len  " << max_model_len << " tokens\n"
        << "KV cache       " << kv_bytes_per_token << " bytes a token, " << num_pages << " pages of " << page_size
        << " tokens\n"

@@ -45,7 +45,8 @@ RowOffer StepBudget::offer_of(const Step& step) const {
   RowOffer offer{.max_drafted = step.plan.max_drafted_rows};
   bool decodes = true;
   for (const SequencePlan& planned : step.plan.sequences) {
-    offer.sequences.push_back({planned.num_known_rows, planned.first_position});
+    const int keys = planned.kv_mode == KvMode::kSparse ? planned.num_slots : planned.first_position;
+    offer.sequences.push_back({planned.num_known_rows + planned.num_provisional, keys});
     offer.num_decoding += planned.is_decoding ? 1 : 0;
     decodes = decodes && planned.samples && planned.num_known_rows == 1;
     if (planned.max_drafted == 0) continue;
@@ -119,6 +120,7 @@ void StepBudget::observe(const Step& step, double seconds) {
     if (!sequence->drafting.drafts) ++stats_.passes_undrafted;
     // Where an output ends, what was drafted behind has no fate.
     if (planned.max_drafted == 0 || step.acceptances[i].finish != FinishReason::kNone) continue;
+    if (planned.num_provisional > 0 || step.acceptances[i].ends_provisionally) continue;  // nor behind provisional ones
     const std::vector<int>& path = step.acceptances[i].path;
     calibration_.observe(step.trees[i], path, is_sampled(*sequence));
     if (is_chosen) switch_.observe(step.trees[i].num_drafted(), static_cast<int>(path.size()), sequence->drafting);

@@ -2,6 +2,7 @@
 #include "engine/step_count.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace fastspec {
 
@@ -18,9 +19,22 @@ void count_by_position(const TokenTree& tree, std::int64_t num_accepted, EngineS
   for (std::int64_t d = 0; d < num_accepted; ++d) ++stats.accepted_by_position[d];
 }
 
+void count_sparse(const SequencePlan& planned, int confirmed, float mass, std::int64_t kv_bytes_per_token,
+                  SparseStats& stats) {
+  const bool is_sparse = planned.kv_mode == KvMode::kSparse;
+  ++(is_sparse ? stats.sparse_passes : stats.dense_passes);
+  stats.kv_bytes_read += (is_sparse ? planned.num_slots : planned.first_position) * kv_bytes_per_token;
+  stats.kv_bytes_dense += planned.first_position * kv_bytes_per_token;
+  stats.confirmed_tokens += confirmed;
+  stats.taken_back_tokens += planned.num_provisional - confirmed;
+  if (std::isnan(mass)) return;
+  ++stats.mass_passes;
+  stats.mass_sum += mass;
+}
+
 }  // namespace
 
-void count(const Step& step, EngineStats& stats) {
+void count(const Step& step, std::size_t kv_bytes_per_token, EngineStats& stats) {
   ++stats.steps;
   stats.rows += step.num_rows;
   stats.drafted_tokens += step.num_drafted;
@@ -28,23 +42,32 @@ void count(const Step& step, EngineStats& stats) {
     if (step.sequences[i] == nullptr) continue;
     const SequencePlan& planned = step.plan.sequences[i];
     OutputStats& own = step.sequences[i]->stats;
-    const auto committed = static_cast<std::int64_t>(step.acceptances[i].tokens.size());
+    const bool is_shown =
+        planned.kv_mode == KvMode::kDense || step.sequences[i]->request().guarantee == Guarantee::kSparse;
+    const auto committed = is_shown ? static_cast<std::int64_t>(step.acceptances[i].tokens.size()) : 0;
     stats.generated_tokens += committed;
     if (!planned.is_decoding) {
       stats.prompt_rows += planned.num_known_rows;
+      stats.sparse.refreshes += planned.refreshes ? 1 : 0;
+      own.sparse.refreshes += planned.refreshes ? 1 : 0;
       continue;
     }
-    const int num_drafted = step.trees[i].num_drafted();
-    const std::int64_t num_accepted = step.acceptances[i].num_drafts_accepted;
-    ++own.decoding_passes;
-    ++stats.decoding_passes;
+    const int confirmed = std::min(step.acceptances[i].num_drafts_accepted, planned.num_provisional);
+    for (SparseStats* sparse : {&own.sparse, &stats.sparse}) {
+      count_sparse(planned, confirmed, step.masses[i], static_cast<std::int64_t>(kv_bytes_per_token), *sparse);
+    }
+    const int num_drafted = step.trees[i].num_drafted() - planned.num_provisional;
+    const std::int64_t num_accepted = step.acceptances[i].num_drafts_accepted - confirmed;
+    own.decoding_passes += is_shown ? 1 : 0;
+    stats.decoding_passes += is_shown ? 1 : 0;
     own.decoding_tokens += committed;
     stats.decoding_tokens += committed;
     own.drafted_tokens += num_drafted;
     stats.verified_tokens += num_drafted;
     own.accepted_tokens += num_accepted;
     stats.accepted_tokens += num_accepted;
-    if (num_drafted > 0) count_by_position(step.trees[i], num_accepted, stats);
+    // Behind provisional tokens a draft may not have been reached.
+    if (num_drafted > 0 && planned.num_provisional == 0) count_by_position(step.trees[i], num_accepted, stats);
   }
 }
 

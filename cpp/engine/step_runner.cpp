@@ -1,4 +1,4 @@
-// The step.
+// The step as a whole, and its part behind the pass: accept, commit, observe. What comes before: step_launch.cpp.
 #include "engine/step_runner.h"
 
 #include <algorithm>
@@ -8,41 +8,27 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "engine/step_count.h"
+#include "engine/stopwatch.h"
 #include "verify/batch.h"
 
 namespace fastspec {
 
-namespace {
-
-/// Adds the time until its end to a counter. Times of failed steps count too: they were spent.
-class Stopwatch {
- public:
-  explicit Stopwatch(double& seconds) : seconds_(seconds), start_(Clock::now()) {}
-  ~Stopwatch() { seconds_ += std::chrono::duration<double>(Clock::now() - start_).count(); }
-  Stopwatch(const Stopwatch&) = delete;
-  Stopwatch& operator=(const Stopwatch&) = delete;
-
- private:
-  double& seconds_;
-  Clock::time_point start_;
-};
-
-}  // namespace
-
 StepRunner::StepRunner(Backend& backend, Transformer& target, KvPool& target_kv, PagedKvCache& kv, Scheduler& scheduler,
-                       Drafter* drafter, const BudgetConfig& budget, const PassLimits& limits,
-                       const GraphLimits& graphs)
+                       Drafter* drafter, KvSelector* selector, const Options& options)
     : backend_(backend),
       target_(target),
       target_kv_(target_kv),
       kv_(kv),
       scheduler_(scheduler),
       drafter_(drafter),
+      selector_(selector),
+      max_provisional_(options.max_provisional),
       keeps_hidden_(drafter != nullptr && !drafter->needs().hidden_layers.empty()),
       launches_ahead_(backend.device->is_asynchronous()),
-      passes_(backend, target, target_kv, limits, kv.padding_slot(), graphs),
-      budget_(drafter == nullptr ? BudgetConfig{.mode = RowBudgetMode::kOff} : budget,
-              backend.device->has_graphs() ? limits.max_rows : 0) {}
+      passes_(backend, target, target_kv, options.pass, kv.padding_slot(), options.graphs),
+      budget_(drafter == nullptr ? BudgetConfig{.mode = RowBudgetMode::kOff} : options.budget,
+              backend.device->has_graphs() ? options.pass.max_rows : 0),
+      sparse_(options.sparse, selector, options.max_provisional) {}
 
 StepRunner::~StepRunner() {
   if (in_flight_ == nullptr) return;
@@ -71,6 +57,8 @@ bool StepRunner::launch() {
   try {
     scheduler_.find_planned(step.plan, step.sequences);
     draft(step);
+    cut(step);
+    select(step);
     verify(step);
   } catch (...) {
     abandon();
@@ -103,6 +91,7 @@ Step& StepRunner::collect() {
   }
   in_flight_ = nullptr;
   budget_.observe(step, step.seconds);
+  sparse_.observe(step);
   observe(step);
   retire(step);
   return step;
@@ -110,7 +99,7 @@ Step& StepRunner::collect() {
 
 StepReport StepRunner::report(Step& step) {
   Stopwatch watch(stats_.emit_seconds);
-  count(step, stats_);
+  count(step, target_kv_.bytes_per_token(), stats_);
   StepReport report;
   report.num_sequences = step.size();
   report.num_rows = step.num_rows;
@@ -121,7 +110,7 @@ StepReport StepRunner::report(Step& step) {
     if (step.ended[i] != nullptr) {
       report.outputs.push_back(sequence->take_output(step.acceptances[i].finish));
       step.ended[i].reset();
-    } else if (sequence->len() > sequence->visible_len()) {
+    } else if (sequence->shown_len() > sequence->visible_len()) {
       report.outputs.push_back(sequence->take_output(FinishReason::kNone));
     }
   }
@@ -148,104 +137,6 @@ void StepRunner::drop(SeqId seq) {
   }
 }
 
-void StepRunner::plan(Step& step) {
-  Stopwatch watch(stats_.plan_seconds);
-  step.started = Clock::now();
-  budget_.decide(scheduler_.running_sequences(), kv_);
-  step.plan = scheduler_.plan();
-  step.num_rows = 0;
-  step.num_drafted = 0;
-  step.draft_seconds = 0;
-  step.is_ahead = false;
-  stats_.preemptions += static_cast<std::int64_t>(step.plan.preempted.size());
-  if (drafter_ == nullptr) return;
-  for (const SeqId seq : step.plan.preempted) drafter_->forget(seq);
-  for (const SharedPrefix& shared : step.plan.shared) drafter_->share(shared.from, shared.to, shared.length);
-}
-
-void StepRunner::draft(Step& step) {
-  Stopwatch watch(stats_.draft_seconds);
-  Stopwatch own(step.draft_seconds);
-  step.trees.resize(step.plan.sequences.size(), TokenTree(0));
-  std::vector<DraftRequest> requests;
-  std::vector<int> planned_index;
-  for (int i = 0; i < step.size(); ++i) {
-    const SequencePlan& planned = step.plan.sequences[i];
-    const std::vector<TokenId>& tokens = step.sequences[i]->tokens();
-    step.trees[i].reset(tokens[planned.first_position + planned.num_known_rows - 1]);
-    if (planned.max_drafted == 0) continue;
-    requests.push_back({.seq = planned.seq,
-                        .tokens = tokens,
-                        .pages = step.reservation->pages(i),
-                        .version = step.reservation->version(i),
-                        .max_drafted = planned.max_drafted,
-                        .max_depth = planned.max_depth,
-                        .rule = step.sequences[i]->rule()});
-    planned_index.push_back(i);
-  }
-  if (requests.empty()) return;
-  std::vector<TokenTree> trees;
-  for (const DraftRequest& request : requests) trees.emplace_back(request.tokens.back());
-  try {
-    drafter_->draft(requests, trees);
-    for (std::size_t k = 0; k < requests.size(); ++k) {
-      trees[k].check(requests[k].max_drafted, requests[k].max_depth, target_.config().vocab_size);
-    }
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::kDeviceFailure) throw;
-    log(LogLevel::kWarning, "drafter ", drafter_->name(), " failed, ", requests.size(),
-        " sequences decode plainly in this step: ", error.what());
-    backend_.device->synchronize();
-    forget_drafts(step.plan.sequences);
-    stats_.draft_failures += static_cast<std::int64_t>(requests.size());
-    return;
-  }
-  for (std::size_t k = 0; k < requests.size(); ++k) {
-    step.num_drafted += trees[k].num_drafted();
-    step.trees[planned_index[k]] = std::move(trees[k]);
-  }
-}
-
-void StepRunner::forget_drafts(std::span<const SequencePlan> planned) {
-  if (drafter_ == nullptr) return;
-  // What the drafter noted beyond the cached tokens lies in pages that went back.
-  for (const SequencePlan& sequence : planned) drafter_->truncate(sequence.seq, sequence.first_position);
-}
-
-void StepRunner::verify(Step& step) {
-  {
-    Stopwatch watch(stats_.budget_seconds);
-    budget_.cut(step);
-  }
-  Matrix logits;
-  {
-    Stopwatch watch(stats_.verify_seconds);
-    tokens_.clear();
-    for (const Sequence* sequence : step.sequences) tokens_.emplace_back(sequence->tokens());
-    build_batch(step.plan, tokens_, step.trees, *step.reservation, batch_);
-    step.num_rows = batch_.num_rows();
-    const bool decodes = std::ssize(batch_.logit_rows) == step.num_rows;
-    logits = passes_.forward(batch_, decodes);
-  }
-  launched_ = Clock::now();
-  launch_walks(step, logits);
-}
-
-void StepRunner::launch_walks(const Step& step, const Matrix& logits) {
-  Stopwatch watch(stats_.accept_seconds);
-  requests_.clear();
-  for (int i = 0; i < step.size(); ++i) {
-    if (!step.plan.sequences[i].samples) continue;
-    const SamplingParams& sampling = step.sequences[i]->request().sampling;
-    requests_.push_back({.tree = &step.trees[i],
-                         .root_position = step.sequences[i]->len() - 1,
-                         .rule = step.sequences[i]->rule(),
-                         .wants_logprob = sampling.logprobs.has_value(),
-                         .num_top_logprobs = sampling.logprobs.value_or(0)});
-  }
-  if (!requests_.empty()) walks_.launch(*backend_.ops, logits, requests_);
-}
-
 void StepRunner::accept(Step& step) {
   Stopwatch watch(stats_.accept_seconds);
   step.acceptances.resize(step.plan.sequences.size());
@@ -259,7 +150,10 @@ void StepRunner::accept(Step& step) {
     step.acceptances[i].clear();
     if (!planned[i].samples) continue;
     walks_.read(walk++, step.acceptances[i]);
-    if (step.sequences[i] != nullptr) step.sequences[i]->find_end(step.acceptances[i]);
+    if (step.sequences[i] != nullptr) step.sequences[i]->find_end(step.acceptances[i], planned[i].kv_mode);
+  }
+  for (std::size_t k = 0; k < selections_.size(); ++k) {
+    step.masses[selections_[k].index] = selector_->recovered_mass(static_cast<int>(k));
   }
 }
 
@@ -267,10 +161,17 @@ void StepRunner::commit(Step& step) {
   Stopwatch watch(stats_.commit_seconds);
   moves_.clear();
   kv_lens_.clear();
+  kv_lens_before_.clear();
   for (int i = 0; i < step.size(); ++i) {
     kv_lens_.push_back(0);
+    kv_lens_before_.push_back(0);
     if (step.sequences[i] == nullptr) continue;
     const SequencePlan& planned = step.plan.sequences[i];
+    kv_lens_before_.back() = kv_.kv_len(planned.seq);
+    if (step.acceptances[i].ends_provisionally && step.acceptances[i].tokens.empty()) {
+      kv_lens_.back() = planned.first_position;  // nothing could be drawn: the root stays the root
+      continue;
+    }
     scratch_.clear();
     for (const int node : step.acceptances[i].path) scratch_.push_back(step.trees[i].scratch[node]);
     const int known_end = planned.first_position + planned.num_known_rows;
@@ -288,11 +189,56 @@ void StepRunner::commit(Step& step) {
   kv_.commit(*step.reservation, kv_lens_);
   step.reservation.reset();
   for (int i = 0; i < step.size(); ++i) {
-    if (step.sequences[i] != nullptr) step.sequences[i]->commit(step.acceptances[i]);
+    if (step.sequences[i] == nullptr) continue;
+    step.sequences[i]->commit(step.acceptances[i], step.plan.sequences[i].kv_mode);
   }
 }
 
 void StepRunner::observe(const Step& step) {
+  take_back(step);
+  observe_drafter(step);
+  observe_selector(step);
+}
+
+void StepRunner::take_back(const Step& step) {
+  for (int i = 0; i < step.size(); ++i) {
+    const SequencePlan& planned = step.plan.sequences[i];
+    const bool again = step.sequences[i] != nullptr && planned.first_position < kv_lens_before_[i];
+    if (!again || kv_lens_[i] > kv_lens_before_[i]) continue;
+    if (drafter_ != nullptr) drafter_->truncate(planned.seq, kv_lens_[i]);
+    if (selector_ != nullptr) selector_->truncate(planned.seq, kv_lens_[i]);
+  }
+}
+
+void StepRunner::observe_selector(const Step& step) {
+  if (selector_ == nullptr) return;
+  Stopwatch watch(stats_.select_seconds);
+  std::vector<SelectorObservation> observations;
+  int first_row = 0;
+  for (int i = 0; i < step.size(); ++i) {
+    const int first = first_row;
+    first_row += num_rows_of(step.plan.sequences[i], step.trees[i]);
+    if (step.sequences[i] == nullptr || step.acceptances[i].finish != FinishReason::kNone) continue;
+    const SequencePlan& planned = step.plan.sequences[i];
+    if (kv_lens_[i] <= planned.first_position) continue;
+    observations.push_back({.seq = planned.seq,
+                            .pages = kv_.pages(planned.seq),
+                            .version = kv_.version(planned.seq),
+                            .first_position = planned.first_position,
+                            .kv_len = kv_lens_[i],
+                            .last_row = committed_rows(planned, first, step.acceptances[i].path).back()});
+  }
+  try {
+    selector_->observe(observations);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kDeviceFailure) throw;
+    log(LogLevel::kWarning, "selector ", selector_->name(), " lost its state of ", observations.size(),
+        " sequences, whose passes are dense until it has another: ", error.what());
+    for (const SelectorObservation& seen : observations) selector_->truncate(seen.seq, 0);
+  }
+}
+
+void StepRunner::observe_drafter(const Step& step) {
   if (drafter_ == nullptr) return;
   Stopwatch watch(stats_.draft_seconds);
   std::vector<Observation> observations;
@@ -303,6 +249,7 @@ void StepRunner::observe(const Step& step) {
     first_row += num_rows_of(step.plan.sequences[i], step.trees[i]);
     if (step.sequences[i] == nullptr || step.acceptances[i].finish != FinishReason::kNone) continue;
     const SequencePlan& planned = step.plan.sequences[i];
+    if (kv_lens_[i] <= planned.first_position) continue;
     if (keeps_hidden_) rows[i] = committed_rows(planned, first, step.acceptances[i].path);
     observations.push_back({.seq = planned.seq,
                             .tokens = step.sequences[i]->tokens(),
@@ -333,7 +280,7 @@ void StepRunner::retire(Step& step) {
     if (step.sequences[i] == nullptr || step.acceptances[i].finish == FinishReason::kNone) continue;
     step.sequences[i]->error = step.acceptances[i].error;
     step.ended[i] = scheduler_.remove(step.sequences[i]->id());
-    if (drafter_ != nullptr) drafter_->forget(step.ended[i]->id());
+    forget(step.ended[i]->id());
   }
 }
 
@@ -357,23 +304,31 @@ double StepRunner::note_times(const Step& step) {
 
 void StepRunner::truncate(SeqId seq, int length) {
   drop(seq);
-  scheduler_.running(seq).truncate(length);
-  kv_.truncate(seq, length - 1);  // the root's K/V is never cached
+  Sequence& sequence = scheduler_.running(seq);
+  sequence.truncate(length);
+  kv_.truncate(seq, sequence.len() - 1);  // the root's K/V is never cached
   if (drafter_ != nullptr) drafter_->truncate(seq, kv_.kv_len(seq));
+  if (selector_ != nullptr) selector_->truncate(seq, kv_.kv_len(seq));
+}
+
+void StepRunner::forget(SeqId seq) noexcept {
+  if (drafter_ != nullptr) drafter_->forget(seq);
+  if (selector_ != nullptr) selector_->forget(seq);
 }
 
 std::optional<Output> StepRunner::finish(SeqId seq, FinishReason reason) {
   drop(seq);
   const std::unique_ptr<Sequence> sequence = scheduler_.remove(seq);
   if (sequence == nullptr) return std::nullopt;
-  if (drafter_ != nullptr) drafter_->forget(seq);
+  forget(seq);
   return sequence->take_output(reason);
 }
 
 void StepRunner::record_graphs(int max_sequences) {
   FS_CHECK(in_flight_ == nullptr, "graphs are recorded between steps");
   const int drafted = drafter_ == nullptr ? 0 : drafter_->shape().max_nodes;
-  passes_.record(max_sequences, 1 + drafted);
+  passes_.record(max_sequences, 1 + drafted + max_provisional_);
+  if (selector_ != nullptr && selector_->writes_on_device()) passes_.record(max_sequences, 1 + drafted, selector_);
   if (drafter_ != nullptr) drafter_->record_graphs(max_sequences);
 }
 

@@ -14,22 +14,30 @@
 #include "backend/graph_cache.h"
 #include "draft/drafter.h"
 #include "engine/scheduler.h"
+#include "engine/sparse_steps.h"
 #include "engine/step.h"
 #include "engine/step_budget.h"
 #include "memory/kv_pool.h"
 #include "memory/paged_kv_cache.h"
 #include "model/pass_runner.h"
 #include "model/transformer.h"
+#include "sparse/kv_selector.h"
 #include "verify/acceptance.h"
 
 namespace fastspec {
 
 class StepRunner {
  public:
-  /// @param drafter may be null: plain decoding.
-  /// @param graphs of the target's passes.
+  struct Options {
+    BudgetConfig budget;
+    SparseConfig sparse;
+    int max_provisional = 0;  // see SparseSteps
+    PassLimits pass;
+    GraphLimits graphs;  // of the target's passes
+  };
+  /// @param drafter may be null: plain decoding. @param selector may be null: dense passes only.
   StepRunner(Backend& backend, Transformer& target, KvPool& target_kv, PagedKvCache& kv, Scheduler& scheduler,
-             Drafter* drafter, const BudgetConfig& budget, const PassLimits& limits, const GraphLimits& graphs);
+             Drafter* drafter, KvSelector* selector, const Options& options);
   /// Waits for a step in flight, whose results nobody will read.
   ~StepRunner();
   StepRunner(const StepRunner&) = delete;
@@ -55,6 +63,7 @@ class StepRunner {
   /// For measuring passes between steps, none in flight.
   PassRunner& passes() { return passes_; }
   StepBudget& budget() { return budget_; }
+  SparseSteps& sparse() { return sparse_; }
 
  private:
   /// Plans a step and issues it as far as the draws; false when there is nothing to do.
@@ -72,11 +81,19 @@ class StepRunner {
   void draft(Step& step);
   /// Takes the drafter's state of these sequences back to their cached tokens, after a failure.
   void forget_drafts(std::span<const SequencePlan> planned);
+  void cut(Step& step);
+  void select(Step& step);
   void verify(Step& step);
   void launch_walks(const Step& step, const Matrix& logits);
   void accept(Step& step);
   void commit(Step& step);
+  /// Tells the drafter and the selector what the step made of their sequences.
   void observe(const Step& step);
+  /// Cuts what they know of sequences of which the step took tokens back.
+  void take_back(const Step& step);
+  void observe_drafter(const Step& step);
+  void observe_selector(const Step& step);
+  void forget(SeqId seq) noexcept;
   /// Takes sequences that ended out of every owner of their state, so that the next plan has their place.
   void retire(Step& step);
   /// Adds the device's and the host's time between two steps. @returns seconds of this one, from the tokens of the one
@@ -89,10 +106,13 @@ class StepRunner {
   PagedKvCache& kv_;
   Scheduler& scheduler_;
   Drafter* drafter_;
+  KvSelector* selector_;
+  const int max_provisional_;
   const bool keeps_hidden_;  // the drafter reads hidden states of every pass
   const bool launches_ahead_;
   PassRunner passes_;
   StepBudget budget_;
+  SparseSteps sparse_;
   TreeWalks walks_;  // of the step in flight
   RowBatch batch_;
   std::array<Step, 2> steps_;  // the one in flight and the one being reported, in turn
@@ -109,7 +129,9 @@ class StepRunner {
   std::vector<std::span<const TokenId>> tokens_;
   std::vector<AcceptRequest> requests_;
   std::vector<SlotMove> moves_;
-  std::vector<int> kv_lens_, scratch_;
+  std::vector<int> kv_lens_, kv_lens_before_, scratch_;
+  std::vector<SelectRequest> selections_;  // of the step in flight
+  std::vector<Slot> slots_;                // that they read
 };
 
 }  // namespace fastspec

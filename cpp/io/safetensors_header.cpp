@@ -13,7 +13,6 @@ namespace fastspec {
 
 namespace {
 
-constexpr std::size_t kLengthBytes = 8;
 // About 100,000 tensors in one file. A document in memory takes many times its text, so this bounds what a large file
 // of hostile JSON can make us hold.
 constexpr std::size_t kMaxHeaderBytes = std::size_t{16} << 20;
@@ -135,24 +134,28 @@ std::string shape_text(std::span<const std::int64_t> shape) {
   return text + "]";
 }
 
-std::vector<SafetensorsEntry> read_safetensors_header(std::span<const std::byte> file, const std::string& path) {
-  if (file.size() < kLengthBytes) {
+std::size_t safetensors_data_begin(std::span<const std::byte> file, const std::string& path) {
+  if (file.size() < kSafetensorsLengthBytes) {
     fail(ErrorCode::kInvalidFile, path, ": ", file.size(), " bytes are too few for a safetensors file");
   }
   const std::uint64_t length = little_endian_u64(file);
-  if (length > file.size() - kLengthBytes) {
+  if (length > file.size() - kSafetensorsLengthBytes) {
     fail(ErrorCode::kInvalidFile, path, ": header length ", length, " reaches past the end of the file (", file.size(),
          " bytes)");
   }
   if (length > kMaxHeaderBytes) {
     fail(ErrorCode::kInvalidFile, path, ": header length ", length, " is more than the limit of ", kMaxHeaderBytes);
   }
-  const std::string_view text(reinterpret_cast<const char*>(file.data()) + kLengthBytes,
-                              static_cast<std::size_t>(length));
+  return kSafetensorsLengthBytes + static_cast<std::size_t>(length);
+}
+
+std::vector<SafetensorsEntry> read_safetensors_header(std::span<const std::byte> file, const std::string& path) {
+  const std::size_t data_begin = safetensors_data_begin(file, path);
+  const std::string_view text(reinterpret_cast<const char*>(file.data()) + kSafetensorsLengthBytes,
+                              data_begin - kSafetensorsLengthBytes);
   if (!text.starts_with('{')) fail(ErrorCode::kInvalidFile, path, ": the header does not start with \"{\"");
 
   const Json header = parse_json(text, path, {.max_bytes = kMaxHeaderBytes, .max_depth = kMaxDepth});
-  const std::size_t data_begin = kLengthBytes + text.size();
   std::vector<SafetensorsEntry> entries;
   for (const auto& [name, value] : header.get_ref<const Json::object_t&>()) {
     if (name == "__metadata__") {

@@ -18,6 +18,12 @@ struct SafetensorsEntry {
   std::size_t end = 0;
 };
 
+constexpr std::size_t kSafetensorsLengthBytes = 8;  // a file begins with the length of its JSON header
+
+/// Where the header of `file` ends and its data begin; the header is not looked at.
+/// @throws Error(kInvalidFile) where its length cannot be.
+std::size_t safetensors_data_begin(std::span<const std::byte> file, const std::string& path);
+
 /// Parses and checks the header of `file`, all of whose bytes are given. As the format asks, the ranges must cover the
 /// data without overlap and without gap.
 /// @param path starts every message.

@@ -7,7 +7,8 @@
 
 namespace fastspec {
 
-KvPool::KvPool(Device& device, const KvShape& shape, int num_pages, int page_size) {
+KvPool::KvPool(Device& device, const KvShape& shape, int num_pages, int page_size)
+    : bytes_per_token_(shape.bytes_per_token()) {
   FS_CHECK(page_size > 0 && std::has_single_bit(static_cast<unsigned>(page_size)), "page size ", page_size);
   const std::int64_t value_offset = std::int64_t{page_size} * shape.head_dim;
   const std::int64_t head_stride = 2 * value_offset;

@@ -27,8 +27,10 @@ class KvPool {
 
   const KvView& layer(int index) const { return layers_[index]; }
   const std::vector<KvView>& layers() const { return layers_; }
+  std::size_t bytes_per_token() const { return bytes_per_token_; }
 
  private:
+  std::size_t bytes_per_token_;
   Buffer buffer_;
   std::vector<KvView> layers_;
 };

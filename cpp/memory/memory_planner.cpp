@@ -66,7 +66,8 @@ std::size_t pool_budget(const MemoryRequest& request, std::size_t wanted) {
 
 MemoryPlan plan_memory(const MemoryRequest& request) {
   const std::size_t page_size = static_cast<std::size_t>(request.page_size);
-  const std::size_t page_bytes = (request.kv_bytes_per_token + request.draft_kv_bytes_per_token) * page_size;
+  const std::size_t page_bytes =
+      (request.kv_bytes_per_token + request.draft_kv_bytes_per_token) * page_size + request.selector_bytes_per_page;
   const auto pages_for = [&](int tokens) { return (static_cast<std::size_t>(tokens) + page_size - 1) / page_size; };
   const std::size_t scratch_pages = pages_for(request.num_scratch_slots);
   const std::size_t wanted_pages = pages_for(request.max_model_len) * static_cast<std::size_t>(request.max_num_seqs);

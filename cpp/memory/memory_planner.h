@@ -20,6 +20,7 @@ struct MemoryNeeds {
 struct MemoryRequest {
   std::size_t kv_bytes_per_token = 0;        // of the target
   std::size_t draft_kv_bytes_per_token = 0;  // of a draft model in the same slot space
+  std::size_t selector_bytes_per_page = 0;   // of what a selector keeps of each page
   int page_size = 16;
   int max_model_len = 0;
   int max_num_seqs = 0;

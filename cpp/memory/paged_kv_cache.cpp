@@ -79,6 +79,7 @@ int PagedKvCache::add_shared(SeqId from, SeqId to, int length) {
   target.pages.assign(source.pages.begin(), source.pages.begin() + num_shared);
   target.num_own = num_shared;
   target.kv_len = num_shared * page_size_;
+  target.dense_len = std::min(target.kv_len, source.dense_len);
   target.version = ++next_version_;
   tables_.emplace(to, std::move(target));
   for (const PageId page : pages(to)) pool_.retain(page);
@@ -102,6 +103,7 @@ void PagedKvCache::truncate(SeqId seq, int length) {
   shrink(sequence, pages_for(length));
   sequence.num_own = pages_for(length);
   sequence.kv_len = length;
+  sequence.dense_len = std::min(sequence.dense_len, length);
   sequence.version = ++next_version_;
 }
 
@@ -125,15 +127,26 @@ int PagedKvCache::missing_pages(SeqId seq, int num_tokens) const {
   return std::max(0, pages_for(num_tokens) - table(seq).num_own);
 }
 
+void PagedKvCache::check_start(const SequencePlan& planned, const Table& sequence) const {
+  const int first = planned.first_position;
+  const bool again = first < sequence.kv_len;
+  FS_CHECK(first == sequence.kv_len || (again && first >= 0 && planned.kv_mode == KvMode::kDense),
+           "plan starts sequence ", planned.seq, " at ", first, ", cached are ", sequence.kv_len);
+  for (int page = first / page_size_; again && page < sequence.num_own; ++page) {
+    FS_CHECK(pool_.references(sequence.pages[page]) == 1, "page ", sequence.pages[page], " of sequence ", planned.seq,
+             " is shared and would be written");
+  }
+}
+
 KvReservation PagedKvCache::reserve(const StepPlan& plan) {
   KvReservation reservation(*this);
   reservation.entries_.reserve(plan.sequences.size());
   int next_scratch = 0;
   for (const SequencePlan& planned : plan.sequences) {
     Table& sequence = table(planned.seq);
-    FS_CHECK(planned.first_position == sequence.kv_len, "plan starts sequence ", planned.seq, " at ",
-             planned.first_position, ", cached are ", sequence.kv_len);
-    const int num_tokens = planned.first_position + planned.num_known_rows + planned.max_depth;
+    check_start(planned, sequence);
+    const int num_tokens =
+        planned.first_position + planned.num_known_rows + planned.num_provisional + planned.max_depth;
     FS_CHECK(static_cast<int>(sequence.pages.size()) == sequence.num_own, "pages are lent to sequence ", planned.seq,
              " already");
     const auto num_pages = static_cast<std::size_t>(pages_for(num_tokens));
@@ -143,8 +156,10 @@ KvReservation PagedKvCache::reserve(const StepPlan& plan) {
     if (num_pages > sequence.pages.capacity()) sequence.pages.reserve(2 * num_pages);
     while (sequence.pages.size() < num_pages) sequence.pages.push_back(pool_.allocate());
     entry.first_scratch = next_scratch;
-    entry.num_scratch = planned.max_drafted;
-    next_scratch += planned.max_drafted;
+    entry.num_scratch = planned.max_drafted + planned.num_provisional;
+    entry.first_position = planned.first_position;
+    entry.is_dense = planned.kv_mode == KvMode::kDense;
+    next_scratch += entry.num_scratch;
   }
   FS_CHECK(next_scratch <= num_scratch_slots(), "plan drafts ", next_scratch, " rows, scratch slots are ",
            num_scratch_slots());
@@ -164,8 +179,11 @@ void PagedKvCache::commit(KvReservation& reservation, std::span<const int> kv_le
     const KvReservation::Entry& entry = reservation.entries_[i];
     if (entry.table == nullptr) continue;
     Table& sequence = table(entry);
+    const bool is_dense = entry.is_dense && entry.first_position <= sequence.dense_len;
+    if (pages_for(kv_lens[i]) < sequence.num_own) sequence.version = ++next_version_;  // pages were lost
     sequence.num_own = pages_for(kv_lens[i]);
     sequence.kv_len = kv_lens[i];
+    sequence.dense_len = is_dense ? kv_lens[i] : std::min(sequence.dense_len, kv_lens[i]);
     shrink(sequence, sequence.num_own);
   }
   reservation.entries_.clear();
@@ -174,10 +192,10 @@ void PagedKvCache::commit(KvReservation& reservation, std::span<const int> kv_le
 void PagedKvCache::check_invariants() const {
   std::vector<int> references(pool_.num_pages(), 0);
   for (const auto& [seq, sequence] : tables_) {
-    FS_CHECK(
-        sequence.num_own == pages_for(sequence.kv_len) && sequence.num_own <= static_cast<int>(sequence.pages.size()),
-        "sequence ", seq, " holds ", sequence.num_own, " of ", sequence.pages.size(), " pages for ", sequence.kv_len,
-        " tokens");
+    FS_CHECK(sequence.num_own == pages_for(sequence.kv_len) &&
+                 sequence.num_own <= static_cast<int>(sequence.pages.size()) && sequence.dense_len <= sequence.kv_len,
+             "sequence ", seq, " holds ", sequence.num_own, " of ", sequence.pages.size(), " pages for ",
+             sequence.kv_len, " tokens");
     for (const PageId page : sequence.pages) ++references[page];
   }
   int used = 0;

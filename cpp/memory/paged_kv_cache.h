@@ -46,6 +46,8 @@ class KvReservation {
     void* table = nullptr;  // of the sequence; null when it was given up
     int first_scratch = 0;
     int num_scratch = 0;
+    int first_position = 0;
+    bool is_dense = true;
   };
   explicit KvReservation(PagedKvCache& cache) : cache_(&cache) {}
 
@@ -79,6 +81,8 @@ class PagedKvCache {
 
   bool contains(SeqId seq) const { return tables_.contains(seq); }
   int kv_len(SeqId seq) const;
+  /// Leading cached tokens whose K/V dense passes computed, over none but such: at most kv_len.
+  int dense_len(SeqId seq) const { return table(seq).dense_len; }
   std::span<const PageId> pages(SeqId seq) const;
   /// As long as this number is the same, pages that `seq` had stay its first ones: it only gains more. Never that of
   /// another sequence.
@@ -86,7 +90,9 @@ class PagedKvCache {
   /// Pages that `seq` lacks to cache `num_tokens` tokens.
   int missing_pages(SeqId seq, int num_tokens) const;
 
-  /// Borrows what the plan needs: pages for every known row and for max_depth tokens more, max_drafted scratch slots.
+  /// Borrows what the plan needs: pages for every known row and for num_provisional + max_depth tokens more,
+  /// max_drafted + num_provisional scratch slots. A plan may begin before kv_len: cached tokens are computed anew, and
+  /// as long as nothing is committed those before stay.
   /// @throws Error(kInternal) when the plan asks for more than there is (the scheduler counts beforehand).
   KvReservation reserve(const StepPlan& plan);
 
@@ -108,11 +114,13 @@ class PagedKvCache {
     std::vector<PageId> pages;  // own pages, then those that a reservation lent
     int num_own = 0;
     int kv_len = 0;
+    int dense_len = 0;
     std::uint64_t version = 0;
   };
   static Table& table(const KvReservation::Entry& entry) { return *static_cast<Table*>(entry.table); }
   Table& table(SeqId seq);
   const Table& table(SeqId seq) const;
+  void check_start(const SequencePlan& planned, const Table& sequence) const;
   /// Releases pages from the end until `num_pages` are left.
   void shrink(Table& sequence, int num_pages) noexcept;
 

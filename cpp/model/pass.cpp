@@ -28,6 +28,7 @@ void pad_batch(int num_rows, int num_logit_rows, int num_sequences, Slot padding
   while (batch.num_sequences() < num_sequences) {
     batch.kv.lists.push_back({});
     if (!batch.kv.tables.empty()) batch.kv.tables.push_back({});
+    if (!batch.kv.contexts.empty()) batch.kv.contexts.push_back({});
     batch.end_sequence(NewMask::kCausal);
   }
   batch.tokens.resize(num_rows, 0);
@@ -42,15 +43,15 @@ void pad_batch(int num_rows, int num_logit_rows, int num_sequences, Slot padding
 std::size_t PassBuffers::array_bytes(const PassLimits& limits) {
   const auto rows = static_cast<std::size_t>(limits.max_rows);
   const auto sequences = static_cast<std::size_t>(limits.max_sequences);
-  constexpr int kNumArrays = 8;
+  constexpr int kNumArrays = 9;
   return rows * (sizeof(TokenId) + sizeof(Slot) + 2 * sizeof(std::int32_t) + kMaskWords * sizeof(std::uint64_t)) +
-         sequences * (sizeof(std::int32_t) + sizeof(NewMask) + sizeof(KvList)) + sizeof(std::int32_t) +
+         sequences * (sizeof(std::int32_t) + sizeof(NewMask) + 2 * sizeof(KvList)) + sizeof(std::int32_t) +
          kNumArrays * kAlignment;
 }
 
 std::size_t PassBuffers::device_bytes(const PassLimits& limits) {
   // Tables have places of their own, and lists that name their entries may take as many again.
-  const std::int64_t entries = limits.max_list_entries + tables_of(limits).entries;
+  const std::int64_t entries = std::max(limits.max_list_entries, limits.slot_entries) + tables_of(limits).entries;
   return array_bytes(limits) + static_cast<std::size_t>(entries) * sizeof(Slot);
 }
 
@@ -70,7 +71,8 @@ PassBuffers::PassBuffers(Device& device, const PassLimits& limits)
   host_updates_ = device.allocate_host(kUpdatesBegin + kFewUpdates * places_.size() * sizeof(EntryUpdate),
                                        "staging of page tables");
   constexpr std::int64_t kUsualEntries = 1 << 12;
-  reserve_entries(static_cast<std::size_t>(std::min(limits.max_list_entries, kUsualEntries)));
+  reserve_entries(
+      static_cast<std::size_t>(std::max(std::min(limits.max_list_entries, kUsualEntries), limits.slot_entries)));
 }
 
 void PassBuffers::reserve_entries(std::size_t count) {
@@ -121,24 +123,27 @@ void PassBuffers::place_lists(const RowBatch& batch, bool staged) {
   ++num_uses_;
   *host_updates_.as<std::int64_t>() = 0;
   lists_ = batch.kv.lists;
+  contexts_ = batch.kv.contexts;
   const std::vector<Slot>& entries = batch.kv.entries;
-  if (entries.size() > num_own_entries_) {
-    FS_CHECK(std::ssize(entries) <= limits_.max_list_entries, entries.size(), " list entries, limit ",
+  const std::size_t count = entries.size() + static_cast<std::size_t>(batch.kv.num_unwritten);
+  if (count > num_own_entries_) {
+    FS_CHECK(std::ssize(entries) + batch.kv.num_unwritten <= limits_.max_list_entries, count, " list entries, limit ",
              limits_.max_list_entries);
-    reserve_entries(std::min(2 * entries.size(), static_cast<std::size_t>(limits_.max_list_entries)));
+    reserve_entries(std::min(2 * count, static_cast<std::size_t>(limits_.max_list_entries)));
   }
   const std::int64_t own_begin = std::ssize(places_) * table_entries_;
   if (!entries.empty()) {
     device_.copy_to_device(device_entries_.as<Slot>() + own_begin, entries.data(), entries.size() * sizeof(Slot));
   }
   for (std::size_t i = 0; i < lists_.size(); ++i) {
-    if (i >= batch.kv.tables.size() || batch.kv.tables[i].pages == nullptr) {
-      lists_[i].offset += own_begin;
-      continue;
-    }
+    const bool has_table = i < batch.kv.tables.size() && batch.kv.tables[i].pages != nullptr;
+    const bool by_table = has_table && lists_[i].pages;
+    if (!by_table) lists_[i].offset += own_begin;
+    if (!by_table && (!has_table || contexts_.empty())) continue;
     const int place = last_places_[i] = find_place(batch.kv.tables[i].version, i);
     copy_table(batch.kv.tables[i], place, staged);
-    lists_[i].offset = place * table_entries_;
+    if (by_table) lists_[i].offset = place * table_entries_;
+    if (!contexts_.empty()) contexts_[i].offset = place * table_entries_;
   }
 }
 
@@ -170,6 +175,7 @@ Pass PassBuffers::lay_out(const RowBatch& batch, bool staged) {
   pass.masks = lay(batch.masks);
   pass.logit_rows = lay(batch.logit_rows);
   pass.lists = lay(lists_);
+  if (!contexts_.empty()) pass.contexts = lay(contexts_);
   pass.mask_bits = lay(batch.mask_bits);
   pass.entries = device_entries_.as<const Slot>();
   return pass;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <vector>
 
@@ -28,6 +29,7 @@ struct Pass {
   const std::int32_t* logit_rows = nullptr;
   const KvList* lists = nullptr;
   const Slot* entries = nullptr;
+  const KvList* contexts = nullptr;  // null where the batch has none
 };
 
 struct PassLimits {
@@ -41,6 +43,7 @@ struct PassLimits {
   /// What batches have of page tables, whose memory is taken beforehand; unset: one a sequence, max_list_entries in
   /// all.
   std::optional<Tables> tables;
+  std::int64_t slot_entries = 0;  // of slot lists, whose memory is taken beforehand too
 };
 
 /// Brings a batch to `num_rows`, `num_logit_rows` and `num_sequences`: by rows of token 0 that belong to no sequence
@@ -63,6 +66,8 @@ class PassBuffers {
   void copy_staged();
   /// To be called where a staged pass was not copied after all: what the device holds is not known.
   void forget_tables();
+  /// Entries of a batch that names no others: operations write them (SlotLists::num_unwritten).
+  Slot* unwritten_entries() const { return device_entries_.as<Slot>() + std::ssize(places_) * table_entries_; }
   /// Grows when an array moves: what holds the pointers of an earlier pass must let go of them.
   int generation() const { return generation_; }
 
@@ -93,9 +98,9 @@ class PassBuffers {
   Buffer device_entries_;  // the tables' places, then the batch's own entries
   std::size_t num_own_entries_ = 0;
   std::vector<Place> places_;
-  std::vector<int> last_places_;  // of each list
-  std::vector<KvList> lists_;     // of this batch, with their places
-  std::vector<Slot> widened_;     // pages as entries
+  std::vector<int> last_places_;          // of each list
+  std::vector<KvList> lists_, contexts_;  // of this batch, with their places
+  std::vector<Slot> widened_;             // pages as entries
   std::uint64_t num_uses_ = 0;
   int generation_ = 0;
 };

@@ -41,34 +41,43 @@ std::optional<GraphKey> PassRunner::key_of(const RowBatch& batch) const {
   return key;
 }
 
-Matrix PassRunner::forward(RowBatch& batch, bool recurs) {
-  if (!backend_.device->has_graphs()) return model_.forward(buffers_.upload(batch), kv_);
+void PassRunner::run(const Pass& pass, PassPrelude* prelude) {
+  if (prelude != nullptr) prelude->issue(pass, buffers_.unwritten_entries());
+  model_.forward(pass, kv_);
+}
+
+Matrix PassRunner::forward(RowBatch& batch, bool recurs, PassPrelude* prelude) {
   const int num_logit_rows = static_cast<int>(batch.logit_rows.size());
-  const std::optional<GraphKey> key = recurs ? key_of(batch) : std::nullopt;
+  if (!backend_.device->has_graphs()) {
+    run(buffers_.upload(batch), prelude);
+    return model_.logits(num_logit_rows);
+  }
+  std::optional<GraphKey> key = recurs ? key_of(batch) : std::nullopt;
   if (!key) {
     if (recurs && !std::exchange(said_too_many_rows_, true)) {
       log(LogLevel::kInfo, "decoding passes of ", batch.num_rows(),
           " rows are launched operation by operation: those of ", std::min(kMaxRowTier, limits_.max_rows),
           " and fewer are recorded");
     }
-    model_.forward(buffers_.upload(batch), kv_);
+    run(buffers_.upload(batch), prelude);
     cache_.note_eager_pass();
     return model_.logits(num_logit_rows);
   }
+  key->has_prelude = prelude != nullptr;
   pad_batch(key->num_rows, key->num_logit_rows, limits_.max_sequences, padding_slot_, batch);
-  run_recorded(batch, *key, false);
+  run_recorded(batch, *key, prelude, false);
   return model_.logits(num_logit_rows);
 }
 
-void PassRunner::run_recorded(const RowBatch& batch, const GraphKey& key, bool only_record) {
+void PassRunner::run_recorded(const RowBatch& batch, const GraphKey& key, PassPrelude* prelude, bool only_record) {
   try {
     Pass pass = buffers_.stage(batch);
     pass.max_rows_per_sequence = key.max_rows_per_sequence;
     pass.host = {};
     if (std::exchange(cached_generation_, buffers_.generation()) != buffers_.generation()) cache_.clear();
-    const auto work = [this, pass] {
+    const auto work = [this, pass, prelude] {
       buffers_.copy_staged();
-      model_.forward(pass, kv_);
+      run(pass, prelude);
     };
     if (only_record) return cache_.record(key, work);
     cache_.run(key, work);
@@ -78,7 +87,7 @@ void PassRunner::run_recorded(const RowBatch& batch, const GraphKey& key, bool o
   }
 }
 
-void PassRunner::record(int max_sequences, int max_rows_each) {
+void PassRunner::record(int max_sequences, int max_rows_each, PassPrelude* prelude) {
   if (!backend_.device->has_graphs()) return;
   const int most_rows =
       std::min({max_sequences * max_rows_each, limits_.max_rows, model_.max_logit_rows(), kMaxRowTier});
@@ -87,9 +96,11 @@ void PassRunner::record(int max_sequences, int max_rows_each) {
     const int logit_tier = row_tier(rows, model_.max_logit_rows());
     int smallest = 1;  // rows of a sequence that the class is for
     while (smallest <= std::min(max_rows_each, tier)) {
-      const GraphKey key{
-          .num_rows = tier, .num_logit_rows = logit_tier, .max_rows_per_sequence = packed_class(smallest)};
-      record_one(key);
+      const GraphKey key{.num_rows = tier,
+                         .num_logit_rows = logit_tier,
+                         .max_rows_per_sequence = packed_class(smallest),
+                         .has_prelude = prelude != nullptr};
+      record_one(key, prelude);
       smallest = key.max_rows_per_sequence + 1;
     }
     rows = std::min(tier, logit_tier);
@@ -104,14 +115,19 @@ void PassRunner::record_blocks(int max_sequences, int rows_each, int logit_rows_
                        .num_logit_rows = row_tier(sequences * logit_rows_each, model_.max_logit_rows()),
                        .max_rows_per_sequence = packed_class(rows_each)};
     if (key.num_rows == 0 || key.num_logit_rows == 0) return;
-    if (std::exchange(last, key) != key) record_one(key);
+    if (std::exchange(last, key) != key) record_one(key, nullptr);
   }
 }
 
-void PassRunner::record_one(const GraphKey& key) {
+void PassRunner::record_one(const GraphKey& key, PassPrelude* prelude) {
   RowBatch batch;
+  if (prelude != nullptr) {  // a first sequence, which has nothing to choose from, so that the others have contexts too
+    batch.kv.lists.emplace_back();
+    batch.kv.contexts.emplace_back();
+    batch.end_sequence(NewMask::kCausal);
+  }
   pad_batch(key.num_rows, key.num_logit_rows, limits_.max_sequences, padding_slot_, batch);
-  run_recorded(batch, key, true);
+  run_recorded(batch, key, prelude, true);
   backend_.device->synchronize();
 }
 

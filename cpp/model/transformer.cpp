@@ -1,6 +1,7 @@
 // The layer loop.
 #include "model/transformer.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/check.h"
@@ -8,15 +9,17 @@
 namespace fastspec {
 
 Transformer::Transformer(const ModelConfig& config, Weights weights, Backend& backend, int max_rows, int max_logit_rows,
-                         std::vector<int> kept_layers)
+                         PassTaps taps)
     : config_(config),
       weights_(std::move(weights)),
       backend_(backend),
       max_rows_(max_rows),
       max_logit_rows_(max_logit_rows),
-      kept_layers_(std::move(kept_layers)) {
-  for (const int layer : kept_layers_) {
-    FS_CHECK(layer >= 0 && layer < config.num_layers, "layer ", layer, " of ", config.num_layers, " is to be kept");
+      taps_(std::move(taps)) {
+  for (const std::vector<int>* layers : {&taps_.hidden_layers, &taps_.query_layers}) {
+    for (const int layer : *layers) {
+      FS_CHECK(layer >= 0 && layer < config.num_layers, "layer ", layer, " of ", config.num_layers, " is to be kept");
+    }
   }
   Device& device = *backend.device;
   const std::vector<double> exact = rope_inverse_frequencies(config.rope, config.head_dim);
@@ -35,13 +38,15 @@ Transformer::Transformer(const ModelConfig& config, Weights weights, Backend& ba
   attended_ = activations(config.q_size());
   gate_up_ = activations(2 * config.intermediate_size);
   activated_ = activations(config.intermediate_size);
-  if (!kept_layers_.empty()) kept_ = activations(static_cast<int>(kept_layers_.size()) * config.hidden_size);
+  if (!taps_.hidden_layers.empty()) kept_hidden_ = activations(kept_hidden().cols);
+  if (!taps_.query_layers.empty()) kept_queries_ = activations(kept_queries().cols);
   logits_ = device.allocate(std::size_t(max_logit_rows) * config.vocab_size * sizeof(float), "logits");
 }
 
 std::size_t Transformer::activation_bytes(const ModelConfig& config, std::size_t element_size, int max_rows,
-                                          int max_logit_rows, std::size_t num_kept_layers) {
-  const std::size_t cols = (2 + num_kept_layers) * std::size_t(config.hidden_size) + std::size_t(config.q_size()) * 3 +
+                                          int max_logit_rows, const PassTaps& taps) {
+  const std::size_t cols = (2 + taps.hidden_layers.size()) * std::size_t(config.hidden_size) +
+                           (3 + taps.query_layers.size()) * std::size_t(config.q_size()) +
                            2 * std::size_t(config.kv_size()) + 3 * std::size_t(config.intermediate_size);
   return std::size_t(max_rows) * cols * element_size + std::size_t(max_logit_rows) * config.vocab_size * sizeof(float) +
          std::size_t(config.head_dim / 2) * sizeof(float);
@@ -60,7 +65,7 @@ Matrix Transformer::forward(const Pass& pass, const KvPool& kv) {
   for (int layer = 0; layer < config_.num_layers; ++layer) {
     attention_block(layer, pass, kv.layer(layer));
     mlp_block(layer, pass.num_rows);
-    keep(layer, pass.num_rows);
+    keep(layer, taps_.hidden_layers, hidden, kept_hidden());
   }
   const Matrix logits = this->logits(pass.num_logit_rows);
   if (pass.num_logit_rows == 0) return logits;
@@ -79,18 +84,21 @@ Matrix Transformer::logits(int num_rows) const {
 }
 
 Matrix Transformer::kept_hidden() const {
-  return rows(kept_, max_rows_, static_cast<int>(kept_layers_.size()) * config_.hidden_size);
+  return rows(kept_hidden_, max_rows_, static_cast<int>(taps_.hidden_layers.size()) * config_.hidden_size);
 }
 
-void Transformer::keep(int layer, int num_rows) {
-  for (std::size_t i = 0; i < kept_layers_.size(); ++i) {
-    if (kept_layers_[i] != layer) continue;
-    Matrix place = kept_hidden();
-    place.data = static_cast<std::byte*>(place.data) + i * std::size_t(config_.hidden_size) * size_of(place.dtype);
-    place.rows = num_rows;
-    place.cols = config_.hidden_size;
-    backend_.ops->copy_rows({.input = rows(hidden_, num_rows, config_.hidden_size), .output = place});
-  }
+Matrix Transformer::kept_queries() const {
+  return rows(kept_queries_, max_rows_, static_cast<int>(taps_.query_layers.size()) * config_.q_size());
+}
+
+void Transformer::keep(int layer, const std::vector<int>& layers, const Matrix& values, Matrix kept) {
+  const auto found = std::find(layers.begin(), layers.end(), layer);
+  if (found == layers.end()) return;
+  const auto index = static_cast<std::size_t>(found - layers.begin());
+  kept.data = static_cast<std::byte*>(kept.data) + index * std::size_t(values.cols) * size_of(kept.dtype);
+  kept.rows = values.rows;
+  kept.cols = values.cols;
+  backend_.ops->copy_rows({.input = values, .output = kept});
 }
 
 void Transformer::attention_block(int layer, const Pass& pass, const KvView& kv) {
@@ -115,6 +123,7 @@ void Transformer::attention_block(int layer, const Pass& pass, const KvView& kv)
                   .slots = pass.slots,
                   .kv = kv,
                   .query = query});
+  keep(layer, taps_.query_layers, query, kept_queries());
   ops.attention({.query = query,
                  .num_heads = config_.num_heads,
                  .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),

@@ -33,7 +33,9 @@ struct RowBatch {
     logit_rows.clear();
     kv.lists.clear();
     kv.entries.clear();
+    kv.num_unwritten = 0;
     kv.tables.clear();
+    kv.contexts.clear();
   }
 
   /// Ends the current sequence: every row added since the last call belongs to it.

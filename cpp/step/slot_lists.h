@@ -34,9 +34,11 @@ struct PageTable {
 };
 
 struct SlotLists {
-  std::vector<KvList> lists;      // [num_sequences]
-  std::vector<Slot> entries;      // page ids or slots, sequences one after another
-  std::vector<PageTable> tables;  // of the first lists: where one has pages, they stand for entries of its list
+  std::vector<KvList> lists;       // [num_sequences]
+  std::vector<Slot> entries;       // page ids or slots, sequences one after another
+  std::int64_t num_unwritten = 0;  // entries behind these, which operations of the device write
+  std::vector<PageTable> tables;   // of the first lists: where a list is one of pages, they stand for its entries
+  std::vector<KvList> contexts;    // [num_sequences] all cached keys of those that choose some of them; may be empty
 };
 
 /// K and V of a token going from one slot to another.

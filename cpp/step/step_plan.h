@@ -14,13 +14,16 @@ enum class KvMode : std::uint8_t { kDense, kSparse };
 /// One sequence's part of a pass: the committed tokens whose K/V is computed now, and whether a tree may follow.
 struct SequencePlan {
   SeqId seq = 0;
-  int first_position = 0;    // kv_len: position of the first row
+  int first_position = 0;    // position of the first row: kv_len, less where cached tokens are computed anew
   int num_known_rows = 0;    // committed tokens computed in this pass; a prompt chunk, or the root alone
   bool samples = false;      // the last known row is the root, so its successor is drawn
   bool is_decoding = false;  // the root alone: a decoding pass (a prompt's last chunk samples, but is a prompt pass)
   int max_drafted = 0;       // rows that the drafter may propose; 0 = plain
   int max_depth = 0;         // final slots beyond the root that are reserved
+  bool refreshes = false;    // it begins with cached tokens that sparse passes computed, all of them accepted for good
   KvMode kv_mode = KvMode::kDense;
+  int num_slots = 0;        // kSparse: cached keys that the pass reads
+  int num_provisional = 0;  // kDense: tokens behind the root that sparse passes accepted; the tree begins with them
 };
 
 /// A sequence that starts with another's pages (samples of one prompt).

@@ -1,6 +1,8 @@
 // Building, pruning and checking of token trees.
 #include "step/token_tree.h"
 
+#include <utility>
+
 #include "base/check.h"
 
 namespace fastspec {
@@ -26,6 +28,21 @@ bool TokenTree::is_chain() const {
     if (parents[node] != node - 1) return false;
   }
   return true;
+}
+
+void TokenTree::hang_below(TokenId root, std::span<const TokenId> chain, int first_scratch) {
+  const int length = static_cast<int>(chain.size());
+  for (int& parent : parents) parent += length;  // the old root's place is the chain's last
+  TokenTree whole(root);
+  for (int i = 0; i < length; ++i) {
+    whole.add(chain[i], i, 1.0f);
+    whole.scratch.back() = first_scratch + i;
+  }
+  whole.tokens.insert(whole.tokens.end(), tokens.begin() + 1, tokens.end());
+  whole.parents.insert(whole.parents.end(), parents.begin() + 1, parents.end());
+  whole.confidence.insert(whole.confidence.end(), confidence.begin() + 1, confidence.end());
+  whole.scratch.insert(whole.scratch.end(), scratch.begin() + 1, scratch.end());
+  *this = std::move(whole);
 }
 
 void TokenTree::prune(const std::vector<bool>& keep) {

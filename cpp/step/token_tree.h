@@ -3,6 +3,7 @@
 #pragma once
 
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "base/types.h"
@@ -38,6 +39,10 @@ struct TokenTree {
 
   /// True for a chain: node i's parent is i - 1.
   bool is_chain() const;
+
+  /// Puts a chain between the root, which is replaced, and what hangs below it. The chain's tokens have scratch slots
+  /// `first_scratch` and on.
+  void hang_below(TokenId root, std::span<const TokenId> chain, int first_scratch);
 
   /// Keeps the nodes marked in `keep` [num_nodes]; the set must hold the root and be closed under parents.
   void prune(const std::vector<bool>& keep);

@@ -49,8 +49,11 @@ std::vector<std::int32_t> committed_rows(const SequencePlan& planned, int first_
 }
 
 void build_batch(const StepPlan& plan, std::span<const std::span<const TokenId>> tokens,
-                 std::span<const TokenTree> trees, const KvReservation& reservation, RowBatch& batch) {
+                 std::span<const TokenTree> trees, const KvReservation& reservation, RowBatch& batch,
+                 const Selection& selection) {
   batch.clear();
+  batch.kv.entries.assign(selection.slots.begin(), selection.slots.end());
+  std::int64_t next_slot = 0;
   for (int i = 0; i < static_cast<int>(plan.sequences.size()); ++i) {
     const SequencePlan& planned = plan.sequences[i];
     const int first_row = batch.num_rows();
@@ -63,9 +66,15 @@ void build_batch(const StepPlan& plan, std::span<const std::span<const TokenId>>
     if (planned.samples) batch.logit_rows.push_back(batch.num_rows() - 1);
     add_drafted_rows(trees[i], end - 1, i, reservation, batch);
 
-    FS_CHECK(planned.kv_mode == KvMode::kDense, "no slot list was selected for sequence ", planned.seq);
     const std::span<const PageId> pages = reservation.pages(i);
-    batch.kv.lists.push_back({.length = planned.first_position});
+    if (planned.kv_mode == KvMode::kSparse) {
+      batch.kv.lists.push_back({.offset = next_slot, .length = planned.num_slots, .pages = false});
+      next_slot += planned.num_slots;
+    } else {
+      batch.kv.lists.push_back({.length = planned.first_position});
+    }
+    const bool chooses = planned.kv_mode == KvMode::kSparse;
+    if (selection.by_device) batch.kv.contexts.push_back({.length = chooses ? planned.first_position : 0});
     const int page_size = reservation.page_size();
     const int num_pages = (planned.first_position + page_size - 1) / page_size;
     batch.kv.tables.push_back(
@@ -79,6 +88,9 @@ void build_batch(const StepPlan& plan, std::span<const std::span<const TokenId>>
       set_ancestor_masks(trees[i], first_row, batch);
     }
   }
+  if (selection.by_device) batch.kv.num_unwritten = next_slot;
+  FS_CHECK(next_slot == std::ssize(batch.kv.entries) + batch.kv.num_unwritten, next_slot, " keys of sparse sequences, ",
+           batch.kv.entries.size(), " were selected");
 }
 
 }  // namespace fastspec

@@ -12,12 +12,20 @@
 
 namespace fastspec {
 
+/// Slot lists of the sparse sequences of a pass.
+struct Selection {
+  std::span<const Slot> slots;  // SequencePlan::num_slots of each, in the plan's order
+  bool by_device = false;       // no slots are given: operations write them, and are told of all cached keys
+};
+
 /// Fills `batch` (cleared first): for planned sequence i its known rows tokens[i][first_position ...], then the drafted
 /// nodes of trees[i]. Logit rows: the root and the nodes of every sampling sequence, in node order, sequence by
 /// sequence. The batch's page tables point into the reservation.
 /// @param tokens committed tokens of each planned sequence.
+/// @param selection what the plan's sparse sequences read.
 void build_batch(const StepPlan& plan, std::span<const std::span<const TokenId>> tokens,
-                 std::span<const TokenTree> trees, const KvReservation& reservation, RowBatch& batch);
+                 std::span<const TokenTree> trees, const KvReservation& reservation, RowBatch& batch,
+                 const Selection& selection = {});
 
 /// Rows that a planned sequence with this tree has in its pass.
 int num_rows_of(const SequencePlan& planned, const TokenTree& tree);

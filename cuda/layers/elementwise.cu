@@ -34,6 +34,7 @@ __global__ void __launch_bounds__(kThreads) copy_rows_kernel(CopyRowsParams para
   if (pack * kWidth >= params.output.cols) return;
   for (int row = static_cast<int>(blockIdx.y); row < params.output.rows; row += static_cast<int>(gridDim.y)) {
     const int source = params.row_index == nullptr ? row : params.row_index[row];
+    if (source < 0) continue;
     store_pack(row_of<T>(params.output, row) + pack * kWidth,
                load_pack<kWidth>(row_of<const T>(params.input, source) + pack * kWidth));
   }

@@ -71,10 +71,39 @@ profile_seconds: of "auto": time to measure what steps cost, at most, unless an 
                                                    "True when a drafter is configured.");
 }
 
+void bind_sparse(py::module_& module) {
+  Record<SparseConfig> sparse(module, "SparseConfig",
+                              R"(Sparse passes: decoding passes that read a few cached keys of a sequence.
+
+selector: "none", "streaming" (the first and the last), "history" or "history:MANIFEST", "quest", "dustin:MANIFEST"
+kv_budget: cached keys that a sparse pass reads; a context that fits is read whole
+sinks, recent: of these, the first of the sequence and its last, which are always read
+guarantee: "exact": what sparse passes accept is shown only once a dense pass has drawn the same; "sparse": at once
+refresh_interval: tokens that sparse passes accept between two dense ones; 0 = with "exact" as many as pay, with
+    "sparse" no dense pass. With "sparse" the dense pass computes keys and values of these tokens anew
+min_mass: less attention than this inside the keys read makes the next pass dense; 0 = never)");
+  using Config = SparseConfig;
+  sparse
+      .property(
+          "selector", "str", [](const Config& self) { return self.selector_text(); },
+          [](Config& self, const py::object& value) { self.set_selector(from_python<std::string>(value)); })
+      .field("kv_budget", &Config::kv_budget, "int")
+      .field("sinks", &Config::sinks, "int")
+      .field("recent", &Config::recent, "int")
+      .property(
+          "guarantee", "str", [](const Config& self) { return std::string(to_string(self.guarantee)); },
+          [](Config& self, const py::object& value) { self.set_guarantee(from_python<std::string>(value)); })
+      .field("refresh_interval", &Config::refresh_interval, "int")
+      .field("min_mass", &Config::min_mass, "float")
+      .finish_options();
+  sparse.python_class().def_property_readonly("enabled", &Config::enabled, "True when a selector is configured.");
+}
+
 }  // namespace
 
 void bind_config(py::module_& module) {
   bind_speculation(module);
+  bind_sparse(module);
   Record<EngineConfig> config(module, "EngineConfig", R"(Options of an engine.
 
 model: a Hugging Face directory
@@ -88,7 +117,8 @@ gpu_memory_utilization: share of a GPU's memory that the engine may take in all,
 kv_cache_bytes: bytes of the KV pools; 0 = what max_num_seqs sequences need, at most what gpu_memory_utilization leaves,
     or on a CPU a third of the free memory
 num_threads: CPU threads; 0 = all cores
-speculation: SpeculationConfig)");
+speculation: SpeculationConfig
+sparse: SparseConfig)");
   config.field("model", &EngineConfig::model, "str")
       .field("device", &EngineConfig::device, "str")
       .property(
@@ -108,6 +138,7 @@ speculation: SpeculationConfig)");
       .field("kv_cache_bytes", &EngineConfig::kv_cache_bytes, "int")
       .field("num_threads", &EngineConfig::num_threads, "int")
       .field("speculation", &EngineConfig::speculation, "SpeculationConfig")
+      .field("sparse", &EngineConfig::sparse, "SparseConfig")
       .finish_options();
   config.python_class()
       .def("validate", &EngineConfig::validate,

@@ -1,4 +1,5 @@
 // The extension module fastspec._fastspec: the public C++ surface, under the same names. Holds no logic.
+#include <fastspec/fingerprint.h>
 #include <fastspec/version.h>
 
 #include "bind.h"
@@ -13,4 +14,8 @@ PYBIND11_MODULE(_fastspec, module) {
   fastspec::python::bind_results(module);
   fastspec::python::bind_engine(module);
   fastspec::python::bind_shape_benchmark(module);
+  module.def("model_fingerprint", &fastspec::model_fingerprint, pybind11::arg("directory"),
+             pybind11::call_guard<pybind11::gil_scoped_release>(),
+             "16 hexadecimal digits that change with the weights in a model's directory: 64-bit FNV-1a over the header "
+             "of each *.safetensors file and a sample of its data.");
 }

@@ -97,12 +97,14 @@ prompt: text, used when prompt_token_ids is empty
 prompt_token_ids: list of int
 add_special_tokens: apply the tokenizer's post-processor (a leading BOS, for instance) to prompt
 sampling: SamplingParams
-speculation: RequestSpeculation)");
+speculation: RequestSpeculation
+sparse: whether sparse passes may decode it; None = where the engine has them)");
   request.field("prompt", &Request::prompt, "str")
       .field("prompt_token_ids", &Request::prompt_token_ids, "list of int")
       .field("add_special_tokens", &Request::add_special_tokens, "bool")
       .field("sampling", &Request::sampling, "SamplingParams")
       .field("speculation", &Request::speculation, "RequestSpeculation")
+      .field("sparse", &Request::sparse, "bool or None")
       .finish_options();
 }
 

@@ -20,9 +20,29 @@ logprob: of the chosen token
 top: list of TokenLogprob, descending, as many as were asked for)");
   position.readonly("logprob", &PositionLogprobs::logprob).readonly("top", &PositionLogprobs::top).finish_results();
 
+  Record<SparseStats> sparse(module, "SparseStats", R"(What sparse passes did; passes are decoding passes.
+
+sparse_passes, dense_passes: how many of each
+kv_bytes_read: cached keys and values that both read; kv_bytes_dense: what dense passes in their place would have read
+confirmed_tokens, taken_back_tokens: provisional tokens that a dense pass drew too, and the others of their runs
+refreshes: of keys and values that sparse passes had computed
+mean_mass: share of the attention inside what sparse passes read, as far as their selector knows it (mass_passes))");
+  sparse.readonly("sparse_passes", &SparseStats::sparse_passes)
+      .readonly("dense_passes", &SparseStats::dense_passes)
+      .readonly("kv_bytes_read", &SparseStats::kv_bytes_read)
+      .readonly("kv_bytes_dense", &SparseStats::kv_bytes_dense)
+      .readonly("confirmed_tokens", &SparseStats::confirmed_tokens)
+      .readonly("taken_back_tokens", &SparseStats::taken_back_tokens)
+      .readonly("refreshes", &SparseStats::refreshes)
+      .readonly("mass_passes", &SparseStats::mass_passes)
+      .readonly("mass_sum", &SparseStats::mass_sum)
+      .computed("mean_mass", &SparseStats::mean_mass)
+      .finish_results();
+
   Record<OutputStats> stats(module, "OutputStats", R"(What one sample cost.
 
-acceptance_length: committed tokens per decoding pass, bonus token included, prompt passes excluded
+acceptance_length: committed tokens per decoding pass, bonus token included, prompt passes excluded; where what sparse
+    passes accept is provisional, shown tokens per dense pass
 seconds: from submission to the end; seconds_to_first_token from submission too)");
   stats.readonly("prompt_tokens", &OutputStats::prompt_tokens)
       .readonly("completion_tokens", &OutputStats::completion_tokens)
@@ -32,6 +52,7 @@ seconds: from submission to the end; seconds_to_first_token from submission too)
       .readonly("accepted_tokens", &OutputStats::accepted_tokens)
       .computed("acceptance_length", &OutputStats::acceptance_length)
       .readonly("preemptions", &OutputStats::preemptions)
+      .readonly("sparse", &OutputStats::sparse)
       .readonly("seconds_to_first_token", &OutputStats::seconds_to_first_token)
       .readonly("seconds", &OutputStats::seconds)
       .finish_results();
@@ -124,6 +145,7 @@ str() gives a few lines for people.)");
       .readonly("accepted_by_position", &EngineStats::accepted_by_position)
       .computed("acceptance_length", &EngineStats::acceptance_length)
       .readonly("budget", &EngineStats::budget)
+      .readonly("sparse", &EngineStats::sparse)
       .readonly("preemptions", &EngineStats::preemptions)
       .readonly("draft_failures", &EngineStats::draft_failures)
       .readonly("graph_replays", &EngineStats::graph_replays)
@@ -144,6 +166,7 @@ str() gives a few lines for people.)");
       .readonly("plan_seconds", &EngineStats::plan_seconds)
       .readonly("draft_seconds", &EngineStats::draft_seconds)
       .readonly("budget_seconds", &EngineStats::budget_seconds)
+      .readonly("select_seconds", &EngineStats::select_seconds)
       .readonly("verify_seconds", &EngineStats::verify_seconds)
       .readonly("accept_seconds", &EngineStats::accept_seconds)
       .readonly("commit_seconds", &EngineStats::commit_seconds)
@@ -182,6 +205,7 @@ the CPU. str() gives a few lines for people.)");
       .readonly("vocab_size", &EngineInfo::vocab_size)
       .readonly("eos_token_ids", &EngineInfo::eos_token_ids)
       .readonly("drafter", &EngineInfo::drafter)
+      .readonly("selector", &EngineInfo::selector)
       .readonly("prompt_attention", &EngineInfo::prompt_attention)
       .finish_results();
   info.python_class().def("__str__", &EngineInfo::to_string);

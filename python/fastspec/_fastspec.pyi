@@ -77,6 +77,30 @@ class SpeculationConfig:
     def enabled(self) -> bool: ...
 
 @final
+class SparseConfig:
+    _fields: ClassVar[tuple[str, ...]]
+    selector: str
+    kv_budget: int
+    sinks: int
+    recent: int
+    guarantee: str
+    refresh_interval: int
+    min_mass: float
+    def __init__(
+        self,
+        *,
+        selector: str = "none",
+        kv_budget: int = 512,
+        sinks: int = 4,
+        recent: int = 16,
+        guarantee: str = "exact",
+        refresh_interval: int = 0,
+        min_mass: float = 0.0,
+    ) -> None: ...
+    @property
+    def enabled(self) -> bool: ...
+
+@final
 class EngineConfig:
     _fields: ClassVar[tuple[str, ...]]
     model: str
@@ -90,6 +114,7 @@ class EngineConfig:
     kv_cache_bytes: int
     num_threads: int
     speculation: SpeculationConfig
+    sparse: SparseConfig
     def __init__(
         self,
         *,
@@ -104,6 +129,7 @@ class EngineConfig:
         kv_cache_bytes: int = 0,
         num_threads: int = 0,
         speculation: SpeculationConfig = ...,
+        sparse: SparseConfig = ...,
     ) -> None: ...
     def validate(self) -> None: ...
     def to_json(self) -> str: ...
@@ -171,6 +197,7 @@ class Request:
     add_special_tokens: bool
     sampling: SamplingParams
     speculation: RequestSpeculation
+    sparse: bool | None
     def __init__(
         self,
         *,
@@ -179,6 +206,7 @@ class Request:
         add_special_tokens: bool = True,
         sampling: SamplingParams = ...,
         speculation: RequestSpeculation = ...,
+        sparse: bool | None = None,
     ) -> None: ...
 
 class _Result:
@@ -200,6 +228,29 @@ class PositionLogprobs(_Result):
     def top(self) -> list[TokenLogprob]: ...
 
 @final
+class SparseStats(_Result):
+    @property
+    def sparse_passes(self) -> int: ...
+    @property
+    def dense_passes(self) -> int: ...
+    @property
+    def kv_bytes_read(self) -> int: ...
+    @property
+    def kv_bytes_dense(self) -> int: ...
+    @property
+    def confirmed_tokens(self) -> int: ...
+    @property
+    def taken_back_tokens(self) -> int: ...
+    @property
+    def refreshes(self) -> int: ...
+    @property
+    def mass_passes(self) -> int: ...
+    @property
+    def mass_sum(self) -> float: ...
+    @property
+    def mean_mass(self) -> float: ...
+
+@final
 class OutputStats(_Result):
     @property
     def prompt_tokens(self) -> int: ...
@@ -217,6 +268,8 @@ class OutputStats(_Result):
     def acceptance_length(self) -> float: ...
     @property
     def preemptions(self) -> int: ...
+    @property
+    def sparse(self) -> SparseStats: ...
     @property
     def seconds_to_first_token(self) -> float: ...
     @property
@@ -332,6 +385,8 @@ class EngineStats(_Result):
     @property
     def budget(self) -> BudgetStats: ...
     @property
+    def sparse(self) -> SparseStats: ...
+    @property
     def preemptions(self) -> int: ...
     @property
     def draft_failures(self) -> int: ...
@@ -371,6 +426,8 @@ class EngineStats(_Result):
     def draft_seconds(self) -> float: ...
     @property
     def budget_seconds(self) -> float: ...
+    @property
+    def select_seconds(self) -> float: ...
     @property
     def verify_seconds(self) -> float: ...
     @property
@@ -456,6 +513,8 @@ class EngineInfo(_Result):
     def eos_token_ids(self) -> list[int]: ...
     @property
     def drafter(self) -> str: ...
+    @property
+    def selector(self) -> str: ...
     @property
     def prompt_attention(self) -> str: ...
 
@@ -550,3 +609,4 @@ class ShapeBenchmark:
     def info(self) -> EngineInfo: ...
 
 def shape_json(shape: str) -> str: ...
+def model_fingerprint(directory: str) -> str: ...

@@ -20,6 +20,7 @@ from fastspec._fastspec import (
     Request,
     RequestSpeculation,
     SamplingParams,
+    SparseConfig,
     SpeculationConfig,
     Tokenizer,
 )
@@ -33,13 +34,18 @@ TokenIds = Sequence[SupportsIndex]
 Prompt = str | TokenIds
 Message = Mapping[str, Any]
 
-_OWN_ARGUMENTS = ("model", "dtype", "device", "speculation")
+_OWN_ARGUMENTS = ("model", "dtype", "device", "speculation", "sparse")
 _SPECULATION_OPTIONS = ("max_draft_tokens", "row_budget", "row_budget_objective", "profile_seconds")
+_SPARSE_OPTIONS = ("kv_budget", "guarantee", "refresh_interval")
 
 
 def engine_option_names() -> list[str]:
     """Names that LLM() takes as engine options."""
-    return [*(name for name in EngineConfig._fields if name not in _OWN_ARGUMENTS), *_SPECULATION_OPTIONS]
+    return [
+        *(name for name in EngineConfig._fields if name not in _OWN_ARGUMENTS),
+        *_SPECULATION_OPTIONS,
+        *_SPARSE_OPTIONS,
+    ]
 
 
 class LLM:
@@ -56,6 +62,7 @@ class LLM:
         dtype: str = "auto",
         device: str = "cpu",
         *,
+        sparse: str | SparseConfig | None = None,
         progress: bool | None = None,
         **engine_options: Any,
     ) -> None:
@@ -68,12 +75,16 @@ class LLM:
                 FastSpec (hub.shipped_drafters()).
             dtype: of weights and K/V: "float32", "bfloat16", "float16", or "auto" for the checkpoint's.
             device: "cpu", "cuda:N", or "cpu:reference" for the slow path whose results do not depend on the batch.
+            sparse: None, "streaming", "history", "history:MANIFEST", "quest", "dustin:MANIFEST" or a SparseConfig:
+                decoding passes that read a few cached keys of a long context instead of all.
             progress: show a progress bar where loading takes longer than a second; None = if stderr is a terminal.
             **engine_options: max_model_len, max_num_seqs, max_batch_rows, page_size, gpu_memory_utilization,
                 kv_cache_bytes, num_threads (see EngineConfig), max_draft_tokens (tokens a drafter may propose for
                 one sequence and step; by default 8, or the whole tree or block of longspec and dflash), row_budget
                 ("off", "auto" or "fixed:RHO": how many of them are verified), row_budget_objective ("throughput" or
-                "paper") and profile_seconds (see SpeculationConfig).
+                "paper") and profile_seconds (see SpeculationConfig), kv_budget, guarantee ("exact": dense passes
+                confirm every token before it is shown; "sparse": it is shown at once) and refresh_interval (see
+                SparseConfig).
 
         Raises:
             TypeError: an unknown option.
@@ -89,12 +100,18 @@ class LLM:
             if not speculation.enabled:
                 raise InvalidArgumentError(f"{name} has no effect without a drafter")
             setattr(speculation, name, engine_options.pop(name))
+        passes = sparse if isinstance(sparse, SparseConfig) else SparseConfig(selector=sparse or "none")
+        for name in [name for name in _SPARSE_OPTIONS if name in engine_options]:
+            if not passes.enabled:
+                raise InvalidArgumentError(f"{name} has no effect without sparse passes")
+            setattr(passes, name, engine_options.pop(name))
         self._directory = hub.resolve_model(model)
         config = EngineConfig(
             model=str(self._directory),
             device=device,
             dtype=None if dtype == "auto" else dtype,
             speculation=speculation,
+            sparse=passes,
             **engine_options,
         )
         with LoadProgress(shown=sys.stderr.isatty() if progress is None else progress) as bar:
@@ -137,6 +154,7 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         speculation: RequestSpeculation | None = None,
+        sparse: bool | None = None,
         add_special_tokens: bool = True,
         progress: bool = True,
     ) -> list[RequestOutput]:
@@ -148,6 +166,7 @@ class LLM:
             prompts: a text, a list of token ids, or a list of these.
             sampling_params: one for all, or one for each prompt. None = SamplingParams().
             speculation: switches for these requests; None = the engine's.
+            sparse: whether sparse passes may decode them; None = where the engine has them.
             add_special_tokens: for text: apply the tokenizer's post-processor (a leading BOS, for instance).
             progress: show a progress bar with tokens/s and the acceptance length.
 
@@ -161,7 +180,7 @@ class LLM:
         listed = _as_list(prompts)
         params = _one_each(sampling_params, len(listed))
         requests = [
-            self._request(prompt, param, speculation, add_special_tokens)
+            self._request(prompt, param, speculation, sparse, add_special_tokens)
             for prompt, param in zip(listed, params, strict=True)
         ]
         results = [
@@ -176,6 +195,7 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         speculation: RequestSpeculation | None = None,
+        sparse: bool | None = None,
         progress: bool = True,
         **template_arguments: Any,
     ) -> list[RequestOutput]:
@@ -185,6 +205,7 @@ class LLM:
             messages: a list of {"role": ..., "content": ...}, or a list of such lists.
             sampling_params: one for all, or one for each conversation. None = SamplingParams().
             speculation: switches for these requests; None = the engine's.
+            sparse: whether sparse passes may decode them; None = where the engine has them.
             progress: show a progress bar.
             **template_arguments: variables of the model's chat template, enable_thinking=False or tools=[...] for
                 instance.
@@ -202,7 +223,7 @@ class LLM:
         results: list[RequestOutput] = []
         for conversation, param in zip(conversations, params, strict=True):
             text = self.chat_template.render(conversation, **template_arguments)
-            requests.append(self._request(text, param, speculation, add_special_tokens=False))
+            requests.append(self._request(text, param, speculation, sparse, add_special_tokens=False))
             results.append(_empty_output(text, requests[-1]))
         return self._run(requests, results, progress)
 
@@ -212,6 +233,7 @@ class LLM:
         sampling_params: SamplingParams | None = None,
         *,
         speculation: RequestSpeculation | None = None,
+        sparse: bool | None = None,
         add_special_tokens: bool = True,
     ) -> TokenStream:
         """Generates for one prompt, delta by delta.
@@ -223,7 +245,7 @@ class LLM:
             InvalidArgumentError: at once, for a prompt or parameter that can never run.
         """
         params = sampling_params if sampling_params is not None else SamplingParams()
-        return TokenStream(self._loop, self._request(prompt, params, speculation, add_special_tokens))
+        return TokenStream(self._loop, self._request(prompt, params, speculation, sparse, add_special_tokens))
 
     def stream_chat(
         self,
@@ -231,11 +253,12 @@ class LLM:
         sampling_params: SamplingParams | None = None,
         *,
         speculation: RequestSpeculation | None = None,
+        sparse: bool | None = None,
         **template_arguments: Any,
     ) -> TokenStream:
         """Answers one conversation, delta by delta; arguments of chat(), result of stream()."""
         text = self.chat_template.render(messages, **template_arguments)
-        return self.stream(text, sampling_params, speculation=speculation, add_special_tokens=False)
+        return self.stream(text, sampling_params, speculation=speculation, sparse=sparse, add_special_tokens=False)
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -260,6 +283,7 @@ class LLM:
         prompt: Prompt,
         params: SamplingParams,
         speculation: RequestSpeculation | None,
+        sparse: bool | None,
         add_special_tokens: bool,
     ) -> Request:
         if isinstance(prompt, str):
@@ -275,6 +299,7 @@ class LLM:
             prompt_token_ids=ids,
             sampling=params,
             speculation=speculation if speculation is not None else RequestSpeculation(),
+            sparse=sparse,
         )
 
     def _run(self, requests: list[Request], results: list[RequestOutput], progress: bool) -> list[RequestOutput]:

@@ -10,6 +10,8 @@ namespace fastspec::gpu_check {
 void check_layers(Sides& sides, Report& report);
 /// RoPE with K/V writes, attention, slot copies.
 void check_kv_operations(Sides& sides, Report& report);
+/// Scores, page bounds and selection of sparse passes.
+void check_sparse(Sides& sides, Report& report);
 /// Accept, on a float32 backend.
 void check_sampling(Sides& sides, Report& report);
 /// Propose and grow_beam, on a float32 backend.

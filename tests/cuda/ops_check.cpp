@@ -31,6 +31,7 @@ int main(int argc, char** argv) {
     Sides sides(device, dtype);
     check_layers(sides, report);
     check_kv_operations(sides, report);
+    check_sparse(sides, report);
     if (dtype == DType::kFloat32) check_sampling(sides, report);
     if (dtype == DType::kFloat32) check_proposals(sides, report);
     if (dtype == DType::kFloat32) check_drafts(sides, report);

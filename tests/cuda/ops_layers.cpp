@@ -36,9 +36,10 @@ Outcome embedding(Sides& sides, int rows, int width, int padding, Random& random
 Outcome copy_rows(Sides& sides, int rows, int width, int padding, bool gather, Random& random) {
   const int input_rows = gather ? pick(random, 1, 40) : rows;
   PairedMatrix input(sides, input_rows, width, padding, 2, random, sides.dtype);
-  PairedMatrix output(sides, rows, width, padding, sides.dtype);
+  PairedMatrix output = gather ? PairedMatrix(sides, rows, width, padding, 2, random, sides.dtype)
+                               : PairedMatrix(sides, rows, width, padding, sides.dtype);
   std::vector<std::int32_t> index;
-  for (int row = 0; row < rows; ++row) index.push_back(pick(random, 0, input_rows - 1));
+  for (int row = 0; row < rows; ++row) index.push_back(pick(random, -1, input_rows - 1));  // -1: left as it was
   const Buffer device_index = sides.put(index);
   sides.gpu.ops->copy_rows({input.device(), gather ? device_index.as<std::int32_t>() : nullptr, output.device()});
   sides.cpu.ops->copy_rows({input.host(), gather ? index.data() : nullptr, output.host()});

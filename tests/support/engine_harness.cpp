@@ -20,6 +20,7 @@ HarnessOptions plain_options(const HarnessOptions& options) {
   plain.dtype = options.dtype;
   plain.max_model_len = options.max_model_len;
   plain.vocab_size = options.vocab_size;
+  plain.has_windows = options.has_windows;
   plain.max_num_seqs = 1;
   return plain;
 }
@@ -50,6 +51,7 @@ std::unique_ptr<EngineCore> make_engine(HarnessOptions options) {
   config.speculation.drafter = options.drafter;
   config.speculation.max_draft_tokens = options.max_draft_tokens;
   config.speculation.budget = options.budget;
+  config.sparse = options.sparse;
 
   EngineParts parts;
   parts.backend = make_backend(options.device, options.dtype, options.device == "cpu" ? 2 : 1);
@@ -59,7 +61,10 @@ std::unique_ptr<EngineCore> make_engine(HarnessOptions options) {
   }
   if (options.pipelined) parts.backend.ops = std::make_unique<DeferringOps>(std::move(parts.backend.ops));
   parts.dtype = options.dtype;
+  parts.fingerprint = kTargetFingerprint;
+  parts.draft_fingerprint = kDraftFingerprint;
   parts.model = tiny_config(options.vocab_size, std::max(512, options.max_model_len));
+  if (!options.has_windows) parts.model.window.assign(parts.model.window.size(), 0);
   Device& device = *parts.backend.device;
   parts.weights = tiny_weights(parts.model, kTargetSeed, options.dtype, device);
   parts.tokenizer = tiny_tokenizer(options.vocab_size);
@@ -81,15 +86,19 @@ std::unique_ptr<EngineCore> make_engine(HarnessOptions options) {
   if (options.num_pages > 0) {
     int nodes = options.drafter.kind.empty() ? 0 : draft_shape(config.speculation, parts.draft_model).max_nodes;
     if (options.own_drafter) nodes = options.own_drafter->shape().max_nodes;
+    nodes += SparseSteps::longest_run(config, nodes);
     const int slots = nodes * options.max_num_seqs + (options.replays ? 1 : 0);
     const int scratch_pages = (slots + options.page_size - 1) / options.page_size;
     config.kv_cache_bytes =
         static_cast<std::int64_t>(kv_bytes_per_token * options.page_size * (options.num_pages + scratch_pages));
   }
   parts.drafter = std::move(options.own_drafter);
+  parts.selector = std::move(options.own_selector);
   parts.costs = options.costs;
   if (options.wrap_ops) parts.backend.ops = options.wrap_ops(std::move(parts.backend.ops));
-  return std::make_unique<EngineCore>(config, std::move(parts));
+  auto engine = std::make_unique<EngineCore>(config, std::move(parts));
+  engine->runner().sparse().set_bypass(options.bypasses);
+  return engine;
 }
 
 Outputs run(EngineCore& engine, const std::vector<Request>& requests, int arrivals,
@@ -114,6 +123,7 @@ Outputs run(EngineCore& engine, const std::vector<Request>& requests, int arriva
       whole.finish = delta.finish_reason;
       whole.error = delta.error;
       whole.stats = delta.stats;
+      whole.guarantee = delta.guarantee;
     }
     if (between) between(engine);
   }

@@ -17,6 +17,9 @@
 namespace fastspec::testing {
 
 constexpr std::uint64_t kTargetSeed = 11;  // of the target's weights
+/// What manifests call the models, which have no files.
+constexpr const char* kTargetFingerprint = "0000000000000011";
+constexpr const char* kDraftFingerprint = "0000000000000022";
 
 struct HarnessOptions {
   std::string device = "cpu:reference";
@@ -35,6 +38,10 @@ struct HarnessOptions {
   BudgetConfig budget;
   std::optional<CostParameters> costs;  // of kAuto; unset = measured, or what the cache holds
   std::unique_ptr<Drafter> own_drafter;
+  bool has_windows = true;  // of the target's layers; without them it can have sparse passes
+  SparseConfig sparse;
+  std::unique_ptr<KvSelector> own_selector;  // `sparse` says how it is used
+  bool bypasses = true;                      // false: sparse passes also where the context fits the budget
   /// Wraps the operations: a fault, for instance.
   std::function<std::unique_ptr<Ops>(std::unique_ptr<Ops>)> wrap_ops;
   bool replays = false;    // decoding passes are padded, recorded and replayed (replaying_device.h)
@@ -52,6 +59,7 @@ struct WholeOutput {
   FinishReason finish = FinishReason::kNone;
   std::string error;
   OutputStats stats;
+  Guarantee guarantee = Guarantee::kExact;
 };
 using Outputs = std::vector<WholeOutput>;
 

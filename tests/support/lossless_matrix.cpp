@@ -222,6 +222,8 @@ MatrixRun run_matrix_case(const MatrixCase& matrix_case, const HarnessOptions& b
   options.dtype = base.dtype;
   options.replays = base.replays;
   options.pipelined = base.pipelined;
+  options.has_windows = base.has_windows;
+  options.sparse = base.sparse;
   options.max_num_seqs = matrix_case.batch;
   disturb(options, matrix_case.disturbance);
   const auto engine = make_engine(std::move(options));

@@ -23,13 +23,19 @@ namespace {
 constexpr int kMaxTokens = 128;
 constexpr int kPageSize = 16;
 
+ModelConfig matrix_config(bool has_windows) {
+  ModelConfig config = tiny_config(kMatrixVocab);
+  if (!has_windows) config.window.assign(config.window.size(), 0);
+  return config;
+}
+
 }  // namespace
 
 class NearTieJudge::Target {
  public:
-  Target(const std::string& device, DType dtype)
+  Target(const std::string& device, DType dtype, bool has_windows)
       : backend_(make_backend(device, dtype, device == "cpu" ? 2 : 1)),
-        config_(tiny_config(kMatrixVocab)),
+        config_(matrix_config(has_windows)),
         model_(config_, tiny_weights(config_, kTargetSeed, dtype, *backend_.device), backend_, kMaxTokens, kMaxTokens),
         kv_(*backend_.device, model_.kv_shape(dtype), kMaxTokens / kPageSize, kPageSize),
         buffers_(*backend_.device, {.max_rows = kMaxTokens, .max_sequences = 1, .max_list_entries = kMaxTokens}) {}
@@ -185,8 +191,9 @@ float largest_difference(const WholeOutput& a, const WholeOutput& b) {
   return largest;
 }
 
-float measure_error(const std::string& device, DType dtype) {
+float measure_error(const std::string& device, DType dtype, bool has_windows) {
   HarnessOptions base;
+  base.has_windows = has_windows;
   base.device = device;
   base.dtype = dtype;
   std::vector<Request> requests = matrix_requests(12, 1.0f, false);
@@ -212,8 +219,9 @@ float measure_error(const std::string& device, DType dtype) {
 
 }  // namespace
 
-NearTieJudge::NearTieJudge(const std::string& device, DType dtype)
-    : target_(std::make_unique<Target>(device, dtype)), error_(measure_error(device, dtype)) {}
+NearTieJudge::NearTieJudge(const std::string& device, DType dtype, bool has_windows)
+    : target_(std::make_unique<Target>(device, dtype, has_windows)),
+      error_(measure_error(device, dtype, has_windows)) {}
 NearTieJudge::~NearTieJudge() = default;
 
 bool NearTieJudge::explains(const Request& request, int sample, const WholeOutput& plain, std::size_t place,

@@ -34,8 +34,8 @@ class NearTieJudge {
     std::string failure;        // the differences that rounding does not explain, one a line
   };
 
-  /// Measures error() on requests of its own.
-  NearTieJudge(const std::string& device, DType dtype);
+  /// Measures error() on requests of its own. @param has_windows of the target, see HarnessOptions.
+  NearTieJudge(const std::string& device, DType dtype, bool has_windows = true);
   ~NearTieJudge();
 
   /// Largest difference of a raw log-probability, over the whole vocabulary, between plain decoding alone and passes of

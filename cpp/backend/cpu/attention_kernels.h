@@ -128,7 +128,8 @@ struct AttentionLoops {
 
 template <typename V>
 constexpr AttentionKernels attention_kernels() {
-  return {AttentionLoops<V, float>::run, AttentionLoops<V, BFloat16>::run, AttentionLoops<V, Float16>::run, V::kWidth};
+  return {AttentionLoops<V, float>::run, AttentionLoops<V, BFloat16>::run, AttentionLoops<V, Float16>::run,
+          AttentionLoops<V, float>::score, V::kWidth};
 }
 
 }  // namespace fastspec::cpu

@@ -1,6 +1,7 @@
 // See check_params.h.
 #include "backend/cpu/check_params.h"
 
+#include "backend/check_sparse.h"
 #include "base/check.h"
 
 namespace fastspec::cpu {
@@ -25,14 +26,15 @@ void check_vector(const Vector& vector, int size, const char* name) {
   FS_CHECK(vector.data == nullptr || vector.size == size, name, ": size ", vector.size, ", expected ", size);
 }
 
-/// @param row_index null: all rows.
-void check_row_index(const std::int32_t* row_index, const Matrix& input, const Matrix& output, const char* name) {
+/// @param row_index null: all rows. @param least -1 where rows may be left out.
+void check_row_index(const std::int32_t* row_index, const Matrix& input, const Matrix& output, const char* name,
+                     int least = 0) {
   if (row_index == nullptr) {
     FS_CHECK(input.rows == output.rows, name, ": rows ", input.rows, " and ", output.rows);
     return;
   }
   for (int row = 0; row < output.rows; ++row) {
-    FS_CHECK(row_index[row] >= 0 && row_index[row] < input.rows, name, ": row_index[", row, "] = ", row_index[row],
+    FS_CHECK(row_index[row] >= least && row_index[row] < input.rows, name, ": row_index[", row, "] = ", row_index[row],
              ", input rows ", input.rows);
   }
 }
@@ -54,7 +56,7 @@ void check_params(const CopyRowsParams& params) {
   check_matrix(params.output, "copy_rows output");
   FS_CHECK(params.input.cols == params.output.cols, "copy_rows: widths ", params.input.cols, " and ",
            params.output.cols);
-  check_row_index(params.row_index, params.input, params.output, "copy_rows");
+  check_row_index(params.row_index, params.input, params.output, "copy_rows", -1);
 }
 
 void check_params(const RmsNormParams& params) {
@@ -131,6 +133,54 @@ void check_params(const AttentionParams& params) {
              params.lists[s].length, " cached keys");
     FS_CHECK(params.masks[s] != NewMask::kAncestor || rows <= 64 * kMaskWords, "attention: sequence ", s, " has ", rows,
              " rows under an ancestor mask, which holds ", 64 * kMaskWords);
+  }
+}
+
+void check_params(const ScoreKeysParams& params) {
+  check_matrix(params.query, "score_keys query");
+  check_kv(params.kv, "score_keys");
+  check_scoring(params);
+  for (int s = 0; s < params.num_sequences; ++s) {
+    const int begin = params.row_offsets[s];
+    const int rows = params.row_offsets[s + 1] - begin;
+    FS_CHECK(rows >= 0 && rows <= params.max_rows_per_sequence, "score_keys: sequence ", s, " has ", rows,
+             " rows, at most ", params.max_rows_per_sequence);
+    FS_CHECK(params.lists[s].length >= 0 && params.lists[s].length <= params.max_keys, "score_keys: sequence ", s,
+             " has ", params.lists[s].length, " keys, at most ", params.max_keys);
+    for (int at = begin; at < begin + rows; ++at) {
+      const int row = params.rows != nullptr ? params.rows[at] : at;
+      FS_CHECK(row >= 0 && row < params.query.rows, "score_keys: entry ", at, " is row ", row, " of ",
+               params.query.rows);
+      FS_CHECK(params.row_weights == nullptr || params.row_weights[at] >= 0, "score_keys: entry ", at, " has weight ",
+               params.row_weights[at]);
+    }
+  }
+}
+
+void check_params(const ScorePagesParams& params) {
+  check_params(params.scoring);
+  FS_CHECK(params.bounds != nullptr, "score_pages: no bounds");
+  for (int s = 0; s < params.scoring.num_sequences; ++s) {
+    FS_CHECK(params.scoring.lists[s].pages, "score_pages: sequence ", s, " has a list of slots");
+  }
+}
+
+void check_params(const PageBoundsParams& params) {
+  check_kv(params.kv, "update_page_bounds");
+  FS_CHECK(params.bounds != nullptr || params.num_pages == 0, "update_page_bounds: no bounds");
+  for (int i = 0; i < params.num_pages; ++i) {
+    FS_CHECK(params.pages[i].page >= 0 && params.pages[i].num_slots >= 0 &&
+                 params.pages[i].num_slots <= 1 << params.kv.page_shift,
+             "update_page_bounds: page ", params.pages[i].page, " with ", params.pages[i].num_slots, " slots of ",
+             1 << params.kv.page_shift);
+  }
+}
+
+void check_params(const SelectSlotsParams& params) {
+  check_selection(params);
+  for (int s = 0; s < params.num_sequences; ++s) {
+    FS_CHECK(params.lists[s].length >= 0 && params.lists[s].length <= params.max_keys, "select_slots: sequence ", s,
+             " has ", params.lists[s].length, " keys, at most ", params.max_keys);
   }
 }
 

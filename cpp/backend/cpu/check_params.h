@@ -13,6 +13,10 @@ void check_params(const LinearParams& params);
 void check_params(const SiluMulParams& params);
 void check_params(const RopeStoreParams& params);
 void check_params(const AttentionParams& params);
+void check_params(const ScoreKeysParams& params);
+void check_params(const ScorePagesParams& params);
+void check_params(const PageBoundsParams& params);
+void check_params(const SelectSlotsParams& params);
 void check_params(const MergeParams& params);
 void check_params(const CopySlotsParams& params);
 

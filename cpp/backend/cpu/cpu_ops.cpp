@@ -61,6 +61,7 @@ void CpuOps::copy_rows(const CopyRowsParams& params) {
   check_params(params);
   for (int row = 0; row < params.output.rows; ++row) {
     const int source = params.row_index == nullptr ? row : params.row_index[row];
+    if (source < 0) continue;
     std::copy_n(params.input.row<const float>(source), params.input.cols, params.output.row<float>(row));
   }
 }

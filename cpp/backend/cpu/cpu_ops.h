@@ -4,6 +4,7 @@
 
 #include "backend/cpu/beam.h"
 #include "backend/cpu/sampling.h"
+#include "backend/cpu/selection.h"
 #include "backend/cpu/thread_pool.h"
 #include "backend/ops.h"
 
@@ -17,6 +18,8 @@ class CpuOps : public Ops {
   void copy_rows(const CopyRowsParams& params) override;
   void merge(const MergeParams& params) override;
   void copy_slots(const CopySlotsParams& params) override;
+  void update_page_bounds(const PageBoundsParams& params) override { cpu::update_page_bounds(params, pool_); }
+  void select_slots(const SelectSlotsParams& params) override { cpu::select_slots(params, pool_); }
   void accept(const AcceptParams& params) override { sampler_.accept(params); }
   void await_accept() override {}
   int set_rules(const ProposalRules& rules) override { return sampler_.set_rules(rules); }

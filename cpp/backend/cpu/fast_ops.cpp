@@ -41,7 +41,7 @@ auto kernel_of(const LinearKernels& kernels, DType dtype) {
 }  // namespace
 
 FastOps::FastOps(int num_threads, const Kernels& kernels)
-    : CpuOps(num_threads), kernels_(kernels), attention_(pool_, kernels) {}
+    : CpuOps(num_threads), kernels_(kernels), attention_(pool_, kernels), scores_(pool_, kernels) {}
 
 void FastOps::rms_norm(const RmsNormParams& params) {
   check_params(params);
@@ -178,6 +178,16 @@ void FastOps::rope_row(const RopeStoreParams& params, int row, float* scratch) c
 void FastOps::attention(const AttentionParams& params) {
   check_params(params);
   attention_.run(params);
+}
+
+void FastOps::score_keys(const ScoreKeysParams& params) {
+  check_params(params);
+  scores_.score_keys(params);
+}
+
+void FastOps::score_pages(const ScorePagesParams& params) {
+  check_params(params);
+  scores_.score_pages(params);
 }
 
 void FastOps::silu_mul(const SiluMulParams& params) {

@@ -6,6 +6,7 @@
 
 #include "backend/cpu/cpu_ops.h"
 #include "backend/cpu/fast_attention.h"
+#include "backend/cpu/fast_scores.h"
 #include "backend/cpu/kernels.h"
 
 namespace fastspec::cpu {
@@ -18,6 +19,8 @@ class FastOps final : public CpuOps {
   void linear(const LinearParams& params) override;
   void rope_store(const RopeStoreParams& params) override;
   void attention(const AttentionParams& params) override;
+  void score_keys(const ScoreKeysParams& params) override;
+  void score_pages(const ScorePagesParams& params) override;
   void silu_mul(const SiluMulParams& params) override;
 
  private:
@@ -37,6 +40,7 @@ class FastOps final : public CpuOps {
 
   const Kernels& kernels_;
   FastAttention attention_;
+  FastScores scores_;
   RopeTable rope_;
   std::vector<float> head_scratch_;     // [threads, head_dim]
   std::vector<BFloat16> narrow_input_;  // [rows, in_features] activations of a prompt chunk

@@ -105,7 +105,8 @@ struct AttentionKernels {
   void (*float32)(const AttentionTile& tile);
   void (*bfloat16)(const AttentionTile& tile);
   void (*float16)(const AttentionTile& tile);
-  int width;  // head_dim must be a multiple of this
+  void (*scores)(const AttentionTile& tile);  // of float32 keys: fills tile.scores and does nothing else
+  int width;                                  // head_dim must be a multiple of this
 };
 
 struct Kernels {

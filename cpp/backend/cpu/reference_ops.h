@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backend/cpu/cpu_ops.h"
+#include "backend/cpu/key_scores.h"
 
 namespace fastspec::cpu {
 
@@ -17,17 +18,20 @@ class ReferenceOps final : public CpuOps {
   void linear(const LinearParams& params) override;
   void rope_store(const RopeStoreParams& params) override;
   void attention(const AttentionParams& params) override;
+  void score_keys(const ScoreKeysParams& params) override;
+  void score_pages(const ScorePagesParams& params) override;
   void silu_mul(const SiluMulParams& params) override;
 
  private:
   /// Scratch of one thread; grows to the largest shape seen and stays.
   struct Scratch {
-    std::vector<float> widened;  // one weight row, or one K or V row
+    std::vector<float> widened;  // one weight row or one K or V row
     std::vector<float> scores;   // [visible keys]
     std::vector<float> sums;     // [2, head_dim]
     std::vector<Slot> visible;   // slots that the current row sees, in order of position
   };
   std::vector<Scratch> scratch_;
+  ScoredRows scored_;
 };
 
 }  // namespace fastspec::cpu

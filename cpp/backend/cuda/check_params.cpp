@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "backend/check_sparse.h"
 #include "base/check.h"
 
 namespace fastspec::cuda {
@@ -125,6 +126,27 @@ void check_params(const AttentionParams& params, DType dtype) {
   FS_CHECK(params.window >= 0 && params.sinks >= 0, "attention: window ", params.window, ", sinks ", params.sinks);
   FS_CHECK(params.num_sequences > 0 || params.query.rows == 0, "attention: ", params.query.rows,
            " rows and no sequence");
+}
+
+void check_params(const ScoreKeysParams& params, DType dtype) {
+  check_matrix(params.query, dtype, "score_keys query");
+  check_pairs(params.query, "score_keys query");
+  check_kv(params.kv, dtype, "score_keys");
+  check_scoring(params);
+}
+
+void check_params(const ScorePagesParams& params, DType dtype) {
+  check_params(params.scoring, dtype);
+  FS_CHECK(params.bounds != nullptr, "score_pages: no bounds");
+}
+
+void check_params(const PageBoundsParams& params, DType dtype) {
+  check_kv(params.kv, dtype, "update_page_bounds");
+  FS_CHECK(params.bounds != nullptr || params.num_pages == 0, "update_page_bounds: no bounds");
+}
+
+void check_params(const SelectSlotsParams& params) {
+  check_selection(params);
 }
 
 void check_params(const MergeParams& params, DType dtype) {

@@ -16,6 +16,10 @@ void check_params(const LinearParams& params, DType dtype);
 void check_params(const SiluMulParams& params, DType dtype);
 void check_params(const RopeStoreParams& params, DType dtype);
 void check_params(const AttentionParams& params, DType dtype);
+void check_params(const ScoreKeysParams& params, DType dtype);
+void check_params(const ScorePagesParams& params, DType dtype);
+void check_params(const PageBoundsParams& params, DType dtype);
+void check_params(const SelectSlotsParams& params);
 void check_params(const MergeParams& params, DType dtype);
 void check_params(const CopySlotsParams& params, DType dtype);
 

@@ -23,12 +23,13 @@ CudaOps::CudaOps(std::shared_ptr<CudaContext> context, DType dtype)
       dtype_(dtype),
       linear_(context_),
       attention_(context_, dtype),
+      scorer_(context_, dtype),
       sampler_(context_),
       proposer_(context_) {}
 
 std::size_t CudaOps::workspace_bytes(const WorkspaceLimits& limits) const {
-  return attention_.workspace_bytes(limits) + Linear::workspace_bytes(limits) + Sampler::kMostBytes +
-         Proposer::kMostBytes + kCodeBytes;
+  return attention_.workspace_bytes(limits) + scorer_.workspace_bytes(limits) + Linear::workspace_bytes(limits) +
+         Sampler::kMostBytes + Proposer::kMostBytes + kCodeBytes;
 }
 
 void CudaOps::embed(const EmbeddingParams& params) {
@@ -75,6 +76,30 @@ void CudaOps::attention(const AttentionParams& params) {
   check_params(params, dtype_);
   context_->activate();
   attention_.run(params);
+}
+
+void CudaOps::score_keys(const ScoreKeysParams& params) {
+  check_params(params, dtype_);
+  context_->activate();
+  scorer_.score(params, nullptr);
+}
+
+void CudaOps::score_pages(const ScorePagesParams& params) {
+  check_params(params, dtype_);
+  context_->activate();
+  scorer_.score(params.scoring, params.bounds);
+}
+
+void CudaOps::update_page_bounds(const PageBoundsParams& params) {
+  check_params(params, dtype_);
+  context_->activate();
+  scorer_.update_page_bounds(params);
+}
+
+void CudaOps::select_slots(const SelectSlotsParams& params) {
+  check_params(params);
+  context_->activate();
+  scorer_.select_slots(params);
 }
 
 void CudaOps::merge(const MergeParams& params) {

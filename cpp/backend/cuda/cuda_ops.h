@@ -11,6 +11,7 @@
 #include "backend/cuda/linear.h"
 #include "backend/cuda/proposer.h"
 #include "backend/cuda/sampler.h"
+#include "backend/cuda/scorer.h"
 #include "backend/ops.h"
 
 namespace fastspec::cuda {
@@ -26,6 +27,10 @@ class CudaOps final : public Ops {
   void rope_store(const RopeStoreParams& params) override;
   void attention(const AttentionParams& params) override;
   void merge(const MergeParams& params) override;
+  void score_keys(const ScoreKeysParams& params) override;
+  void score_pages(const ScorePagesParams& params) override;
+  void update_page_bounds(const PageBoundsParams& params) override;
+  void select_slots(const SelectSlotsParams& params) override;
   void silu_mul(const SiluMulParams& params) override;
   void copy_slots(const CopySlotsParams& params) override;
   void accept(const AcceptParams& params) override { sampler_.accept(params); }
@@ -36,7 +41,10 @@ class CudaOps final : public Ops {
   void await_proposals() override { proposer_.await_proposals(); }
   DType activation_dtype() const override { return dtype_; }
   std::size_t workspace_bytes(const WorkspaceLimits& limits) const override;
-  void reserve(const WorkspaceLimits& limits) override { attention_.reserve(limits); }
+  void reserve(const WorkspaceLimits& limits) override {
+    attention_.reserve(limits);
+    scorer_.reserve(limits);
+  }
   std::string prompt_attention() const override { return attention_.prompt().description(); }
 
   /// Searches the algorithm for a linear layer of these shapes by time; see Linear::tune.
@@ -51,6 +59,7 @@ class CudaOps final : public Ops {
   DType dtype_;
   Linear linear_;
   Attention attention_;
+  Scorer scorer_;
   Sampler sampler_;
   Proposer proposer_;
   Buffer copy_arguments_;              // views and moves of copy_slots

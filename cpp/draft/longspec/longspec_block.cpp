@@ -111,6 +111,7 @@ void LongSpecBlock::self_attention(const LevelPass& level, const KvView& kv) {
   const LongSpecWeights& weights = model_.weights;
   const int num_rows = level.num_rows;
   const Matrix qkv = rows(qkv_, num_rows, target_.q_size() + 2 * target_.kv_size());
+  const Matrix query = rows(query_, num_rows, target_.q_size());
   const Matrix attended = rows(attended_, num_rows, target_.q_size());
   const Matrix attended_ancestry = rows(attended_ancestry_, num_rows, target_.q_size());
   norm(weights.self_norm, num_rows);
@@ -125,9 +126,9 @@ void LongSpecBlock::self_attention(const LevelPass& level, const KvView& kv) {
                   .attention_factor = static_cast<float>(target_.rope.attention_factor),
                   .slots = level.slots,
                   .kv = kv,
-                  .query = rows(query_, num_rows, target_.q_size())});
-  attend(level, level.window, kv, attended, lse_.as<float>());
-  attend(level, level.ancestry, kv, attended_ancestry, ancestry_lse_.as<float>());
+                  .query = query});
+  attend(level, query, level.window, kv, attended, lse_.as<float>());
+  attend(level, query, level.ancestry, kv, attended_ancestry, ancestry_lse_.as<float>());
   ops.merge({.output = attended,
              .lse = lse_.as<float>(),
              .other_output = attended_ancestry,
@@ -144,6 +145,7 @@ void LongSpecBlock::cross_attention(const LevelPass& level, const KvView& target
   const LongSpecWeights& weights = model_.weights;
   const int num_rows = level.num_rows;
   const Matrix projected = rows(qkv_, num_rows, target_.q_size());
+  const Matrix query = level.cross_query.data != nullptr ? level.cross_query : rows(query_, num_rows, target_.q_size());
   const Matrix attended = rows(attended_, num_rows, target_.q_size());
   norm(weights.cross_norm, num_rows);
   ops.linear({.input = rows(normed_, num_rows, target_.hidden_size),
@@ -156,17 +158,17 @@ void LongSpecBlock::cross_attention(const LevelPass& level, const KvView& target
                   .inverse_frequencies = inverse_frequencies_.as<const float>(),
                   .attention_factor = static_cast<float>(target_.rope.attention_factor),
                   .kv = target_kv,
-                  .query = rows(query_, num_rows, target_.q_size())});
-  attend(level, level.cross, target_kv, attended, nullptr);
+                  .query = query});
+  attend(level, query, level.cross, target_kv, attended, nullptr);
   ops.linear({.input = attended,
               .weight = weights.cross_o,
               .accumulate = true,
               .output = rows(hidden_, num_rows, target_.hidden_size)});
 }
 
-void LongSpecBlock::attend(const LevelPass& level, const RowGroup& group, const KvView& kv, const Matrix& output,
-                           float* lse) {
-  backend_.ops->attention({.query = rows(query_, level.num_rows, target_.q_size()),
+void LongSpecBlock::attend(const LevelPass& level, const Matrix& query, const RowGroup& group, const KvView& kv,
+                           const Matrix& output, float* lse) {
+  backend_.ops->attention({.query = query,
                            .num_heads = target_.num_heads,
                            .scale = 1.0f / std::sqrt(static_cast<float>(target_.head_dim)),
                            .num_sequences = group.num_sequences,

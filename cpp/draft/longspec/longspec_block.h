@@ -31,6 +31,7 @@ struct LevelPass {
   RowGroup window;                          // one sequence a tree: cached keys of the drafter
   RowGroup ancestry;                        // one sequence a node: its ancestors below the root, and itself
   RowGroup cross;                           // one sequence a tree: cached keys of the target
+  Matrix cross_query;                       // [num_rows, q_size] where its queries stay; null data = nowhere
 };
 
 class LongSpecBlock {
@@ -60,7 +61,8 @@ class LongSpecBlock {
   void self_attention(const LevelPass& level, const KvView& kv);
   void cross_attention(const LevelPass& level, const KvView& target_kv);
   void mlp(int num_rows);
-  void attend(const LevelPass& level, const RowGroup& group, const KvView& kv, const Matrix& output, float* lse);
+  void attend(const LevelPass& level, const Matrix& query, const RowGroup& group, const KvView& kv,
+              const Matrix& output, float* lse);
   void norm(const Vector& weight, int num_rows);
   Matrix rows(const Buffer& buffer, int num_rows, int cols) const;
 

@@ -56,6 +56,15 @@ PassLimits LongSpecDrafter::projection_limits(const Layout& layout) {
   return {.max_rows = layout.projected_rows, .max_sequences = 1, .max_list_entries = 1, .tables = PassLimits::Tables{}};
 }
 
+TreeLookahead::Limits LongSpecDrafter::lookahead_limits(const Limits& limits, const Layout& layout,
+                                                        const ModelConfig& target) {
+  return {.is_kept = limits.keeps_lookahead,
+          .most = layout.most,
+          .max_trees = limits.pass.max_sequences,
+          .num_heads = target.num_heads,
+          .head_dim = target.head_dim};
+}
+
 LongSpecDrafter::LongSpecDrafter(LongSpecModel model, const ModelConfig& target, const Weights& target_weights,
                                  const KvView& target_kv, Backend& backend, DType dtype, const Limits& limits)
     : limits_(limits),
@@ -68,6 +77,7 @@ LongSpecDrafter::LongSpecDrafter(LongSpecModel model, const ModelConfig& target,
       kv_(*backend.device, kv_shape(target, dtype), layout_.num_slots, 1),
       projection_(*backend.device, projection_limits(layout_)),
       batch_(*backend.device, batch_limits(limits, layout_)),
+      lookahead_(backend, lookahead_limits(limits, layout_, target), target_kv),
       graphs_(*backend.device, limits.graphs) {
   for (int seat = 0; seat < limits.pass.max_sequences; ++seat) {
     seats_.emplace_back(Slot{seat} * layout_.slots_per_seat, layout_.window, layout_.num_nodes);
@@ -84,7 +94,13 @@ std::size_t LongSpecDrafter::activation_bytes(const LongSpecModel& model, const 
                                               std::size_t element_size, const Limits& limits) {
   const Layout layout(limits, model.config.window);
   return LongSpecBlock::activation_bytes(model, target, element_size, layout.projected_rows, layout.level_rows) +
-         PassBuffers::device_bytes(projection_limits(layout)) + TreeBatch::device_bytes(batch_limits(limits, layout));
+         PassBuffers::device_bytes(projection_limits(layout)) + TreeBatch::device_bytes(batch_limits(limits, layout)) +
+         TreeLookahead::device_bytes(lookahead_limits(limits, layout, target), element_size);
+}
+
+int LongSpecDrafter::lookahead_rows(const Limits& limits) {
+  const std::vector<int> widths = widths_of(limits.tree_widths);
+  return std::accumulate(widths.begin(), widths.end() - 1, 0);
 }
 
 DraftShape LongSpecDrafter::shape_of(const std::vector<int>& tree_widths, int max_drafted) {
@@ -112,18 +128,21 @@ void LongSpecDrafter::forget(SeqId seq) noexcept {
 
 void LongSpecDrafter::draft(std::span<const DraftRequest> requests, std::span<TokenTree> trees) {
   std::vector<Growing> growing;
+  lookahead_.begin();
   for (std::size_t i = 0; i < requests.size(); ++i) {
     const DraftRequest& request = requests[i];
     const int depth = std::min({layout_.most.depth(), request.max_depth, request.max_drafted});
     if (depth <= 0) continue;
-    growing.push_back({&request, &seat_of(request.seq), depth, {}, &trees[i]});
+    growing.push_back({&request, static_cast<int>(i), &seat_of(request.seq), depth, {}, &trees[i]});
     vocabulary_.to_columns(request.rule, growing.back().rule);
     if (!limits_.coupled) growing.back().rule.rule.temperature = 0;  // its own most likely tokens, without noise
   }
   const auto together = static_cast<std::size_t>(layout_.most.num_trees);
   for (std::size_t first = 0; first < growing.size(); first += together) {
+    if (first > 0) lookahead_.put_aside();
     draft_together(std::span(growing).subspan(first, std::min(together, growing.size() - first)));
   }
+  lookahead_.end(static_cast<int>(requests.size()));
 }
 
 void LongSpecDrafter::draft_together(std::span<Growing> trees) {
@@ -225,7 +244,9 @@ void LongSpecDrafter::issue_levels(const TreeShape& shape) {
   const TokenId* token_ids = block_.weights().token_ids.as<const TokenId>();
   batch_.copy_staged();
   for (int level = 0; level < shape.depth(); ++level) {
-    block_.forward(batch_.level(level), kv_.layer(0), target_kv_);
+    LevelPass pass = batch_.level(level);
+    pass.cross_query = lookahead_.level(shape, level);
+    block_.forward(pass, kv_.layer(0), target_kv_);
     ProposeParams proposals = batch_.proposals(level, block_.logits(shape.num_rows(level)));
     proposals.token_ids = token_ids;
     backend_.ops->propose(proposals);
@@ -247,6 +268,7 @@ void LongSpecDrafter::read_tree(int index, const TreeShape& shape, Growing& tree
     }
     if (level <= tree.max_depth) beam.add_level(nodes);
   }
+  lookahead_.add(tree.request_index, batch_, shape, index, tree.max_depth);
   beam.write(std::min(tree.request->max_drafted, limits_.max_drafted), *tree.result);
 }
 

@@ -14,6 +14,7 @@
 #include "draft/longspec/kv_window.h"
 #include "draft/longspec/longspec_block.h"
 #include "draft/longspec/tree_batch.h"
+#include "draft/longspec/tree_lookahead.h"
 #include "memory/kv_pool.h"
 
 namespace fastspec {
@@ -27,6 +28,7 @@ class LongSpecDrafter final : public Drafter {
     PassLimits pass;
     int page_size = 0;  // of the target's pool
     GraphLimits graphs;
+    bool keeps_lookahead = false;
   };
   /// @param target_weights embedding and LM head, read in place; `target_kv` the target's last layer, too.
   /// @throws Error(kOutOfMemory).
@@ -38,6 +40,8 @@ class LongSpecDrafter final : public Drafter {
                               const Limits& limits);
   static std::size_t activation_bytes(const LongSpecModel& model, const ModelConfig& target, std::size_t element_size,
                                       const Limits& limits);
+  /// Rows of a tree that are ever fed: those with children to be.
+  static int lookahead_rows(const Limits& limits);
   /// Of a tree of these widths that is cut to `max_drafted` nodes.
   static DraftShape shape_of(const std::vector<int>& tree_widths, int max_drafted);
 
@@ -45,6 +49,7 @@ class LongSpecDrafter final : public Drafter {
   DrafterNeeds needs() const override { return {.kv_layer = target_layer_}; }
   DraftShape shape() const override { return shape_of(limits_.tree_widths, limits_.max_drafted); }
   void draft(std::span<const DraftRequest> requests, std::span<TokenTree> trees) override;
+  const Lookahead* lookahead() const override { return lookahead_.get(); }
   // The next draft finds what it lacks by comparing tokens, and takes accepted nodes from the rows of the last tree.
   void observe(std::span<const Observation>) override {}
   void truncate(SeqId, int) override {}
@@ -57,6 +62,7 @@ class LongSpecDrafter final : public Drafter {
   /// One sequence's tree in the making.
   struct Growing {
     const DraftRequest* request;
+    int request_index;
     KvWindow* kv;
     int max_depth;
     DraftVocabulary::Rule rule;
@@ -89,6 +95,7 @@ class LongSpecDrafter final : public Drafter {
   };
   static TreeBatch::Limits batch_limits(const Limits& limits, const Layout& layout);
   static PassLimits projection_limits(const Layout& layout);
+  static TreeLookahead::Limits lookahead_limits(const Limits& limits, const Layout& layout, const ModelConfig& target);
 
   Limits limits_;
   Layout layout_;
@@ -100,6 +107,7 @@ class LongSpecDrafter final : public Drafter {
   KvPool kv_;
   PassBuffers projection_;
   TreeBatch batch_;
+  TreeLookahead lookahead_;
   GraphCache graphs_;
   int graphs_generation_ = 0;  // of batch_, when the graphs were recorded
   std::vector<KvWindow> seats_;

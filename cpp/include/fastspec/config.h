@@ -1,6 +1,7 @@
 // Options of an engine. Every option does something; an impossible one is refused by validate().
 #pragma once
 
+#include <fastspec/request.h>  // Guarantee
 #include <fastspec/tensor.h>
 
 #include <cstdint>
@@ -65,6 +66,35 @@ struct SpeculationConfig {
   bool enabled() const { return !drafter.kind.empty(); }
 };
 
+/// Sparse passes: decoding passes that read a few cached keys of a sequence instead of all of them. The whole cache is
+/// kept.
+struct SparseConfig {
+  /// "" = dense passes only, "streaming", "history", "quest", "dustin"; and for reports on quality, slower than dense
+  /// passes, "oracle", which set_selector() does not know.
+  std::string selector;
+  std::string manifest;  // dustin, and history where it has one: the layers and heads that are looked at
+  int kv_budget = 512;   // cached keys that a sparse pass reads; a context that fits is read whole
+  int sinks = 4;         // of these, the first of the sequence, and its last: always read
+  int recent = 16;
+  /// kExact: what sparse passes accept is shown only once a dense pass has drawn the same. kSparse: at once.
+  Guarantee guarantee = Guarantee::kExact;
+  /// Tokens that sparse passes accept between two dense ones; 0 = kExact: as many as pay, kSparse: no dense pass. In
+  /// kSparse the dense pass computes the K/V of these tokens anew.
+  int refresh_interval = 0;
+  double min_mass = 0;  // less attention than this inside the keys read makes the next pass dense; 0 = never
+
+  bool enabled() const { return !selector.empty(); }
+  /// Sets selector and manifest: "none" or "", "streaming", "history", "history:MANIFEST", "quest", "dustin:MANIFEST".
+  /// @throws Error(kInvalidArgument) naming what is possible.
+  void set_selector(const std::string& text);
+  std::string selector_text() const;
+  /// "exact" or "sparse". @throws Error(kInvalidArgument).
+  void set_guarantee(const std::string& text);
+};
+
+/// Provisional tokens of a sequence at most: a dense pass reads them as one tree.
+constexpr int kMaxRefreshInterval = 64;
+
 struct EngineConfig {
   std::string model;                    // a Hugging Face directory
   std::string device = "cpu";           // "cpu", "cpu:reference", "cuda:N"
@@ -78,6 +108,7 @@ struct EngineConfig {
                                         // leaves, or on a CPU a third of the free memory
   int num_threads = 0;                  // CPU threads; 0 = all cores
   SpeculationConfig speculation;
+  SparseConfig sparse;
 
   /// @throws Error(kInvalidArgument) naming the option, its value and what is possible.
   void validate() const;

@@ -53,7 +53,7 @@ struct EngineStats {
   std::int64_t steps = 0;
   std::int64_t rows = 0;              // target rows computed
   std::int64_t prompt_rows = 0;       // of these, rows of prompts (and of recomputation after preemption)
-  std::int64_t decoding_passes = 0;   // summed over sequences
+  std::int64_t decoding_passes = 0;   // summed over sequences; sparse ones whose tokens are provisional not counted
   std::int64_t decoding_tokens = 0;   // tokens committed by them
   std::int64_t generated_tokens = 0;  // all tokens generated, those of prompt passes included
   std::int64_t drafted_tokens = 0;
@@ -62,6 +62,7 @@ struct EngineStats {
   std::vector<std::int64_t> offered_by_position;   // [depth] decoding passes that verified a draft at this depth
   std::vector<std::int64_t> accepted_by_position;  // [depth] of these, accepted
   BudgetStats budget;
+  SparseStats sparse;
   std::int64_t preemptions = 0;
   std::int64_t draft_failures = 0;  // sequences whose drafter state went stale and ran plain until rebuilt
   /// Passes of the target on a device that records them: replayed, recorded and then run, and launched operation by
@@ -74,9 +75,9 @@ struct EngineStats {
   int pages_used = 0;
   int sequences_running = 0;
   int sequences_waiting = 0;
-  /// Seconds by verb: plan, draft, budget, verify, accept, commit, emit (text, stops, outputs).
-  double plan_seconds = 0, draft_seconds = 0, budget_seconds = 0, verify_seconds = 0, accept_seconds = 0,
-         commit_seconds = 0, emit_seconds = 0;
+  /// Seconds by verb: plan, draft, budget, select, verify, accept, commit, emit (text, stops, outputs).
+  double plan_seconds = 0, draft_seconds = 0, budget_seconds = 0, select_seconds = 0, verify_seconds = 0,
+         accept_seconds = 0, commit_seconds = 0, emit_seconds = 0;
   double operation_seconds = 0;  // of these, inside backend operations
   double step_seconds = 0;
   /// On an asynchronous device: steps launched before the report of the one before was made, and the host's seconds
@@ -119,6 +120,7 @@ struct EngineInfo {
   int vocab_size = 0;
   std::vector<TokenId> eos_token_ids;
   std::string drafter;
+  std::string selector;          // of sparse passes
   std::string prompt_attention;  // what answers attention of long prompt chunks
 
   std::string to_string() const;

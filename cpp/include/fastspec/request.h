@@ -51,6 +51,8 @@ struct Request {
   bool add_special_tokens = true;  // for `prompt`
   SamplingParams sampling;
   RequestSpeculation speculation;
+  /// Whether sparse passes may decode it; unset = where the engine has them.
+  std::optional<bool> sparse;
 };
 
 enum class FinishReason { kNone, kStop, kLength, kCancelled, kError };
@@ -73,7 +75,23 @@ struct PositionLogprobs {
   std::vector<TokenLogprob> top;  // descending; as many as asked
 };
 
-/// What one sample cost. tau = committed tokens per decoding pass, bonus included, prompt passes excluded.
+/// What sparse passes did. Passes are decoding passes.
+struct SparseStats {
+  std::int64_t sparse_passes = 0;
+  std::int64_t dense_passes = 0;
+  std::int64_t kv_bytes_read = 0;      // of cached keys and values, by both
+  std::int64_t kv_bytes_dense = 0;     // what dense passes in their place would have read
+  std::int64_t confirmed_tokens = 0;   // provisional tokens that a dense pass drew too
+  std::int64_t taken_back_tokens = 0;  // and the others of their runs
+  std::int64_t refreshes = 0;          // K/V of sparse passes computed anew, Guarantee::kSparse
+  std::int64_t mass_passes = 0;        // sparse passes whose selector knows the share of attention inside what is read
+  double mass_sum = 0;                 // and the sum of these shares
+
+  double mean_mass() const { return mass_passes == 0 ? 0.0 : mass_sum / static_cast<double>(mass_passes); }
+};
+
+/// What one sample cost. tau = committed tokens per decoding pass, bonus included, prompt passes excluded; where what
+/// sparse passes accept is provisional, shown tokens per dense pass.
 struct OutputStats {
   int prompt_tokens = 0;
   int completion_tokens = 0;
@@ -82,6 +100,7 @@ struct OutputStats {
   std::int64_t drafted_tokens = 0;
   std::int64_t accepted_tokens = 0;
   int preemptions = 0;
+  SparseStats sparse;
   double seconds_to_first_token = 0;
   double seconds = 0;  // submit to finish
 

@@ -105,10 +105,17 @@ TEST_P(LayerOpsTest, CopyRowsBetweenColumnsOfWiderMatrices) {
       }
     }
   }
+  const std::int32_t one_left_out[] = {1, -1, 2};
+  ops()->copy_rows({from, one_left_out, to});
+  EXPECT_EQ(to.row<float>(0)[3], from.row<float>(1)[3]);
+  EXPECT_EQ(to.row<float>(1)[3], from.row<float>(0)[3]);  // as it was
+  EXPECT_EQ(to.row<float>(2)[3], from.row<float>(2)[3]);
   from.rows = 3;
   ops()->copy_rows({from, nullptr, to});
   for (int row = 0; row < 3; ++row) EXPECT_EQ(to.row<float>(row)[32], from.row<float>(row)[32]);
   EXPECT_THROW(ops()->copy_rows({from, rows, to}), Error);  // row 5 of 3
+  const std::int32_t before[] = {0, -2, 0};
+  EXPECT_THROW(ops()->copy_rows({from, before, to}), Error);
   from.cols = 32;
   EXPECT_THROW(ops()->copy_rows({from, nullptr, to}), Error);
 }

@@ -157,6 +157,41 @@ TEST(EngineConfigTest, BoundsAreAllowed) {
   EXPECT_NO_THROW(config.validate());
 }
 
+TEST(SparseConfigTest, SelectorsAndWhatTheyNeed) {
+  SparseConfig config;
+  for (const std::string text : {"streaming", "history", "history:m.json", "quest", "dustin:m.json", "none"}) {
+    config.set_selector(text);
+    EXPECT_EQ(config.selector_text(), text);
+    EXPECT_EQ(config.enabled(), text != "none");
+  }
+  for (const std::string text : {"snapkv", "dustin", "dustin:", "quest:m.json", "streaming:", "none:x", "oracle"}) {
+    expect_error(ErrorCode::kInvalidArgument, {text, "dustin:"}, [&] { config.set_selector(text); });
+  }
+}
+
+TEST(SparseConfigTest, ImpossibleValuesAreNamed) {
+  const auto refuses = [](std::initializer_list<std::string> parts, const auto& change) {
+    EngineConfig config = valid();
+    config.sparse.selector = "streaming";
+    EXPECT_NO_THROW(config.validate());
+    change(config.sparse);
+    expect_error(ErrorCode::kInvalidArgument, parts, [&] { config.validate(); });
+    config.sparse.selector.clear();
+    EXPECT_NO_THROW(config.validate()) << "options of what is off";
+  };
+  refuses({"sparse.kv_budget", "0"}, [](SparseConfig& sparse) { sparse.kv_budget = 0; });
+  refuses({"sparse.sinks", "-1"}, [](SparseConfig& sparse) { sparse.sinks = -1; });
+  refuses({"sparse.sinks are 4", "sparse.recent 16", "kv_budget is 19"},
+          [](SparseConfig& sparse) { sparse.kv_budget = 19; });
+  refuses({"sparse.refresh_interval", "65", "64"}, [](SparseConfig& sparse) { sparse.refresh_interval = 65; });
+  refuses({"sparse.min_mass", "1.5"}, [](SparseConfig& sparse) { sparse.min_mass = 1.5; });
+  EngineConfig config = valid();
+  config.sparse.selector = "streaming";
+  config.sparse.guarantee = Guarantee::kSparse;
+  config.sparse.refresh_interval = 1000;
+  EXPECT_NO_THROW(config.validate());
+}
+
 TEST(EngineConfigTest, SpeculationOptionsAreReadOnlyWhenItIsOn) {
   EngineConfig config = valid();
   config.speculation.max_draft_tokens = 0;
@@ -187,6 +222,13 @@ TEST(EngineConfigTest, JsonRoundTrip) {
   config.speculation.budget.ratios = {0.1, 0.9};
   config.speculation.budget.min_saving = 0.12;
   config.speculation.budget.profile_seconds = 3.5;
+  config.sparse.set_selector("dustin:some/manifest.json");
+  config.sparse.kv_budget = 300;
+  config.sparse.sinks = 2;
+  config.sparse.recent = 30;
+  config.sparse.set_guarantee("sparse");
+  config.sparse.refresh_interval = 200;
+  config.sparse.min_mass = 0.75;
   const EngineConfig read = EngineConfig::from_json(config.to_json());
   EXPECT_EQ(read.to_json(), config.to_json());
   EXPECT_EQ(read.model, "some/model");
@@ -210,6 +252,14 @@ TEST(EngineConfigTest, JsonRoundTrip) {
   EXPECT_EQ(read.speculation.budget.ratios, (std::vector<double>{0.1, 0.9}));
   EXPECT_EQ(read.speculation.budget.min_saving, 0.12);
   EXPECT_EQ(read.speculation.budget.profile_seconds, 3.5);
+  EXPECT_EQ(read.sparse.selector, "dustin");
+  EXPECT_EQ(read.sparse.manifest, "some/manifest.json");
+  EXPECT_EQ(read.sparse.kv_budget, 300);
+  EXPECT_EQ(read.sparse.sinks, 2);
+  EXPECT_EQ(read.sparse.recent, 30);
+  EXPECT_EQ(read.sparse.guarantee, Guarantee::kSparse);
+  EXPECT_EQ(read.sparse.refresh_interval, 200);
+  EXPECT_EQ(read.sparse.min_mass, 0.75);
 
   const EngineConfig defaults = EngineConfig::from_json("{}");
   EXPECT_EQ(defaults.to_json(), EngineConfig().to_json());
@@ -222,8 +272,10 @@ TEST(EngineConfigTest, EveryOptionOfTheJsonFormCanBeGivenAlone) {
   for (const auto& [name, value] : all.items()) {
     EXPECT_NO_THROW(EngineConfig::from_json(nlohmann::json{{name, value}}.dump())) << name;
   }
-  for (const auto& [name, value] : all["speculation"].items()) {
-    EXPECT_NO_THROW(EngineConfig::from_json(nlohmann::json{{"speculation", {{name, value}}}}.dump())) << name;
+  for (const std::string part : {"speculation", "sparse"}) {
+    for (const auto& [name, value] : all[part].items()) {
+      EXPECT_NO_THROW(EngineConfig::from_json(nlohmann::json{{part, {{name, value}}}}.dump())) << name;
+    }
   }
 }
 
@@ -254,6 +306,10 @@ TEST(EngineConfigTest, UnknownAndMistypedOptionsAreNamed) {
   refuses(R"({"speculation": {"row_budget_ratios": 0.5}})", {"speculation.row_budget_ratios", "wrong type"});
   refuses(R"({"speculation": {"row_budget_ratios": ["a"]}})", {"speculation.row_budget_ratios", "wrong type"});
   refuses(R"({"speculation": {"profile_seconds": "20"}})", {"speculation.profile_seconds", "wrong type"});
+  refuses(R"({"sparse": "quest"})", {"sparse", "object"});
+  refuses(R"({"sparse": {"budget": 4}})", {"unknown", "sparse.budget"});
+  refuses(R"({"sparse": {"kv_budget": "512"}})", {"sparse.kv_budget", "wrong type"});
+  refuses(R"({"sparse": {"guarantee": "near"}})", {"guarantee", "near", "exact or sparse"});
   refuses(R"({"speculation": {"tree_widths": 4}})", {"speculation.tree_widths", "4", "wrong type"});
   refuses(R"({"speculation": {"tree_widths": [4, "a"]}})", {"speculation.tree_widths", "\"a\"", "wrong type"});
   for (const std::string text : {"", "[]", "3", "{", "null", R"({"model": "a",})", "{\"model\": \"\xFF\"}"}) {

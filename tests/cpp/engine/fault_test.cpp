@@ -112,11 +112,19 @@ TEST_P(Fault, AtEveryOperationLeavesNothingBehind) {
   const std::string drafter = std::get<0>(GetParam());
   const bool pipelined = std::get<1>(GetParam());
   const std::vector<Request> requests = make_requests(pipelined ? 40 : 14);  // half of the steps are left in peace
-  const Outputs plain = run_plain_alone({}, requests);
   HarnessOptions options;
+  const bool is_sparse = drafter == "sparse";
+  if (is_sparse) {  // runs of two tokens over eight keys, behind which a dense pass takes most back
+    options.has_windows = false;
+    options.sparse.set_selector("streaming");
+    options.sparse.kv_budget = 8;
+    options.sparse.sinks = options.sparse.recent = 2;
+    options.sparse.refresh_interval = 2;
+  }
+  const Outputs plain = run_plain_alone(options, requests);
   const bool has_model = drafter == "standalone" || drafter == "longspec" || drafter == "dflash";
   options.pipelined = pipelined;
-  if (drafter == "planted") {
+  if (drafter == "planted" || is_sparse) {
     options.own_drafter =
         std::make_unique<PlantedDrafter>(truths_of(requests, plain), TreeShape::kTree, 0.8, 4, kVocab, nullptr);
   } else {
@@ -136,6 +144,10 @@ TEST_P(Fault, AtEveryOperationLeavesNothingBehind) {
   EXPECT_GT(failures, 60);
   EXPECT_TRUE(!pipelined || engine->stats().steps_ahead > 5);
   engine->check_invariants();
+  if (is_sparse) {
+    EXPECT_GT(engine->stats().sparse.confirmed_tokens, 0);
+    EXPECT_GT(engine->stats().sparse.taken_back_tokens, 0);
+  }
   if (has_model) {
     // A failure of the drafter is no failure of the step: it decodes plainly, or the tokens stand and the draft's state
     // is rebuilt.
@@ -146,7 +158,7 @@ TEST_P(Fault, AtEveryOperationLeavesNothingBehind) {
 
 INSTANTIATE_TEST_SUITE_P(Drafter, Fault,
                          ::testing::Combine(::testing::Values("", "ngram", "standalone", "longspec", "dflash",
-                                                              "planted"),
+                                                              "planted", "sparse"),
                                             ::testing::Bool()),
                          [](const auto& test) {
                            const std::string drafter = std::get<0>(test.param);

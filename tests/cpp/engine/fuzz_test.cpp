@@ -121,12 +121,16 @@ class Workload {
 
 TEST(Fuzz, TenThousandStepsOfRandomWork) {
   const std::vector<Request> kinds = make_kinds();
-  std::vector<Outputs> plain;
+  std::vector<Outputs> plain, without_windows;  // of the target with and without windows
   std::vector<Request> all = kinds;
-  std::map<std::pair<std::uint64_t, std::uint32_t>, std::vector<TokenId>> truths;
+  std::map<std::pair<std::uint64_t, std::uint32_t>, std::vector<TokenId>> truths, sparse_truths;
   for (const Request& kind : kinds) {
     plain.push_back(run_plain_alone({}, {kind}));
+    HarnessOptions options;
+    options.has_windows = false;
+    without_windows.push_back(run_plain_alone(options, {kind}));
     truths.merge(truths_of({kind}, plain.back()));
+    sparse_truths.merge(truths_of({kind}, without_windows.back()));
   }
   int finished = 0;
   int cancelled = 0;
@@ -134,7 +138,7 @@ TEST(Fuzz, TenThousandStepsOfRandomWork) {
   std::int64_t preemptions = 0;
   std::int64_t steps = 0;
   std::int64_t ahead = 0;
-  const std::vector<std::string> drafters = {"", "ngram", "standalone", "longspec", "dflash", "planted"};
+  const std::vector<std::string> drafters = {"", "ngram", "standalone", "longspec", "dflash", "planted", "sparse"};
   for (int turn = 0; turn < 2 * static_cast<int>(drafters.size()); ++turn) {
     const std::string& drafter = drafters[turn / 2];
     SCOPED_TRACE(drafter);
@@ -144,8 +148,16 @@ TEST(Fuzz, TenThousandStepsOfRandomWork) {
     options.max_batch_rows = 24;
     options.num_pages = 30;
     options.max_model_len = 80;
-    if (drafter == "planted") {
-      options.own_drafter = std::make_unique<PlantedDrafter>(truths, TreeShape::kTree, 0.7, 4, kVocab, nullptr);
+    const bool is_sparse = drafter == "sparse";
+    if (is_sparse) {
+      options.has_windows = false;
+      options.sparse.set_selector("streaming");
+      options.sparse.kv_budget = 10;
+      options.sparse.sinks = options.sparse.recent = 2;
+    }
+    if (drafter == "planted" || is_sparse) {
+      options.own_drafter = std::make_unique<PlantedDrafter>(is_sparse ? sparse_truths : truths, TreeShape::kTree, 0.7,
+                                                             4, kVocab, nullptr);
     } else {
       options.drafter.kind = drafter;
       options.drafter.ngram_min = 1;
@@ -159,8 +171,12 @@ TEST(Fuzz, TenThousandStepsOfRandomWork) {
       return std::make_unique<FailingOps>(std::move(ops), countdown);
     };
     const auto engine = make_engine(std::move(options));
-    Workload workload(*engine, kinds, plain, countdown, 77 + drafter.size());
+    Workload workload(*engine, kinds, is_sparse ? without_windows : plain, countdown, 77 + drafter.size());
     workload.run(1200);
+    if (is_sparse) {
+      EXPECT_GT(engine->stats().sparse.confirmed_tokens, 100);
+      EXPECT_GT(engine->stats().sparse.taken_back_tokens, 100);
+    }
     finished += workload.finished;
     cancelled += workload.cancelled;
     failed_steps += workload.failed_steps;

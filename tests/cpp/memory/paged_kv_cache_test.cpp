@@ -226,5 +226,74 @@ TEST(PagedKvCacheTest, CutInsideASharedPageDropsThePage) {
   kv.check_invariants();
 }
 
+/// The same as a sparse pass.
+SequencePlan sparsely(SequencePlan plan) {
+  plan.kv_mode = KvMode::kSparse;
+  plan.num_slots = 1;
+  return plan;
+}
+
+TEST(PagedKvCacheTest, WhatSparsePassesWroteIsNotDense) {
+  PagedKvCache kv(10, 4, kPageSize);
+  kv.add(1);
+  grow(kv, 1, 6);
+  EXPECT_EQ(kv.dense_len(1), 6);
+  KvReservation reservation = kv.reserve(plan_of({sparsely(planned(1, 6, 1, 3, 3))}));
+  const int kv_lens[] = {9};
+  kv.commit(reservation, kv_lens);
+  EXPECT_EQ(kv.dense_len(1), 6);
+  grow(kv, 1, 11);  // a dense pass, but over keys that are not
+  EXPECT_EQ(kv.dense_len(1), 6);
+  kv.truncate(1, 5);
+  EXPECT_EQ(kv.dense_len(1), 5);
+  grow(kv, 1, 7);
+  EXPECT_EQ(kv.dense_len(1), 7);
+  kv.check_invariants();
+}
+
+TEST(PagedKvCacheTest, CachedTokensAreComputedAnewAndSomeTakenBack) {
+  PagedKvCache kv(10, 4, kPageSize);
+  kv.add(1);
+  grow(kv, 1, 6);
+  KvReservation sparse = kv.reserve(plan_of({sparsely(planned(1, 6, 1, 6, 6))}));
+  const int written[] = {13};
+  kv.commit(sparse, written);
+  const std::vector<PageId> before = pages_of(kv, 1);
+  const std::uint64_t version = kv.version(1);
+
+  SequencePlan again = planned(1, 6, 1, 2, 2);
+  again.num_provisional = 6;
+  {
+    const KvReservation undone = kv.reserve(plan_of({again}));
+    EXPECT_EQ(undone.slot(0, 6), Slot{before[1]} * kPageSize + 2);
+    EXPECT_NO_THROW(undone.scratch_slot(0, 7));
+    EXPECT_THROW(undone.scratch_slot(0, 8), Error);
+    EXPECT_NO_THROW(undone.slot(0, 14));
+  }
+  EXPECT_EQ(kv.kv_len(1), 13) << "nothing was committed";
+  EXPECT_EQ(pages_of(kv, 1), before);
+  EXPECT_EQ(kv.version(1), version);
+
+  KvReservation reservation = kv.reserve(plan_of({again}));
+  const int kept[] = {8};
+  kv.commit(reservation, kept);
+  EXPECT_EQ(kv.kv_len(1), 8);
+  EXPECT_EQ(kv.dense_len(1), 8);
+  EXPECT_EQ(pages_of(kv, 1), (std::vector<PageId>{before[0], before[1]}));
+  EXPECT_NE(kv.version(1), version) << "pages were lost";
+  kv.check_invariants();
+}
+
+TEST(PagedKvCacheTest, RefusesToWriteASharedPageAnewAndSparsePassesThatDo) {
+  PagedKvCache kv(10, 4, kPageSize);
+  kv.add(1);
+  grow(kv, 1, 9);
+  kv.add_shared(1, 2, 8);
+  expect_error(ErrorCode::kInternal, {"shared"}, [&] { kv.reserve(plan_of({planned(1, 7, 1)})); });
+  EXPECT_NO_THROW(kv.reserve(plan_of({planned(1, 8, 1)})));
+  expect_error(ErrorCode::kInternal, {"plan starts sequence 1 at 8"},
+               [&] { kv.reserve(plan_of({sparsely(planned(1, 8, 1))})); });
+}
+
 }  // namespace
 }  // namespace fastspec::test

@@ -122,6 +122,25 @@ TEST(TokenTreeTest, RandomPruningsKeepTheSurvivorsPaths) {
   }
 }
 
+TEST(TokenTreeTest, ATreeHangsBelowAChain) {
+  TokenTree tree(4);  // the chain's last token
+  tree.add(20, 0, 0.5f);
+  tree.add(21, 0, 0.25f);
+  tree.add(22, 2, 0.75f);
+  const std::vector<TokenId> chain = {2, 3, 4};
+  tree.hang_below(1, chain, 7);
+  EXPECT_EQ(tree.tokens, (std::vector<TokenId>{1, 2, 3, 4, 20, 21, 22}));
+  EXPECT_EQ(tree.parents, (std::vector<int>{-1, 0, 1, 2, 3, 3, 5}));
+  EXPECT_EQ(tree.scratch, (std::vector<int>{-1, 7, 8, 9, 0, 1, 2}));
+  EXPECT_EQ(tree.confidence, (std::vector<float>{1, 1, 1, 1, 0.5f, 0.25f, 0.75f}));
+  EXPECT_NO_THROW(tree.check(10, 5, 30));
+
+  TokenTree alone(3);
+  alone.hang_below(1, std::vector<TokenId>{2, 3}, 0);
+  EXPECT_TRUE(alone.is_chain());
+  EXPECT_EQ(alone.tokens, (std::vector<TokenId>{1, 2, 3}));
+}
+
 TEST(RowBatchTest, EndSequenceClosesRowsAndClearLeavesNothing) {
   RowBatch batch;
   batch.tokens = {1, 2};

@@ -221,8 +221,58 @@ TEST(BuildBatchTest, RefusesATreeBelowAChunkAndUnselectedSparseLists) {
   Step sparse;
   sparse.add(1, 1, true);
   sparse.plan.sequences[0].kv_mode = KvMode::kSparse;
+  sparse.plan.sequences[0].num_slots = 1;
   const KvReservation other = sparse.kv.reserve(sparse.plan);
-  expect_error(ErrorCode::kInternal, {"slot list", "sequence 1"}, [&] { sparse.build(other); });
+  expect_error(ErrorCode::kInternal, {"1 keys of sparse sequences", "0 were selected"}, [&] { sparse.build(other); });
+}
+
+/// Two dense sequences around two sparse ones that read 3 and 2 keys.
+Step mixed_step() {
+  Step step;
+  for (const int cached : {5, 9, 6, 3}) step.add(cached, 1, true);
+  for (const int sparse : {1, 2}) {
+    step.plan.sequences[static_cast<std::size_t>(sparse)].kv_mode = KvMode::kSparse;
+    step.plan.sequences[static_cast<std::size_t>(sparse)].num_slots = 4 - sparse;
+  }
+  return step;
+}
+
+void expect_lists(const RowBatch& batch) {
+  ASSERT_EQ(batch.kv.lists.size(), 4u);
+  EXPECT_TRUE(batch.kv.lists[0].pages && batch.kv.lists[3].pages);
+  EXPECT_EQ(batch.kv.lists[3].length, 3);
+  EXPECT_FALSE(batch.kv.lists[1].pages || batch.kv.lists[2].pages);
+  EXPECT_EQ(batch.kv.lists[1].offset, 0);
+  EXPECT_EQ(batch.kv.lists[1].length, 3);
+  EXPECT_EQ(batch.kv.lists[2].offset, 3);
+  EXPECT_EQ(batch.kv.lists[2].length, 2);
+}
+
+TEST(BuildBatchTest, SelectedSlotsBecomeTheListsOfSparseSequences) {
+  Step step = mixed_step();
+  const KvReservation reservation = step.kv.reserve(step.plan);
+  const std::vector<std::span<const TokenId>> spans(step.tokens.begin(), step.tokens.end());
+  const std::vector<Slot> slots = {3, 17, 5, 22, 8};
+  RowBatch batch;
+  build_batch(step.plan, spans, step.trees, reservation, batch, {.slots = slots});
+  expect_lists(batch);
+  EXPECT_EQ(batch.kv.entries, slots);
+  EXPECT_EQ(batch.kv.num_unwritten, 0);
+  EXPECT_TRUE(batch.kv.contexts.empty());
+}
+
+TEST(BuildBatchTest, OperationsOfTheDeviceFindRoomAndAllCachedKeys) {
+  Step step = mixed_step();
+  const KvReservation reservation = step.kv.reserve(step.plan);
+  const std::vector<std::span<const TokenId>> spans(step.tokens.begin(), step.tokens.end());
+  RowBatch batch;
+  build_batch(step.plan, spans, step.trees, reservation, batch, {.by_device = true});
+  expect_lists(batch);
+  EXPECT_TRUE(batch.kv.entries.empty());
+  EXPECT_EQ(batch.kv.num_unwritten, 5);
+  ASSERT_EQ(batch.kv.contexts.size(), 4u);
+  const int cached[] = {5, 9, 6, 3};
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(batch.kv.contexts[i].length, cached[i]);
 }
 
 }  // namespace
