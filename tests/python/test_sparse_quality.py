@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 import torch
+from test_sparse_benchmarks import write_longbench
 
-from fastspec import DrafterConfig, InvalidArgumentError, InvalidFileError, NotFoundError, SamplingParams
+from fastspec import DrafterConfig, InvalidArgumentError, SamplingParams
 from fastspec.__main__ import main
-from fastspec.sparse import benchmarks, report
+from fastspec.sparse import report
 from fastspec.sparse.harness import end_tokens
 from fastspec.sparse.lookahead import load_lookahead
 from fastspec.sparse.objectives import verified
-from fastspec.sparse.options import SELECTORS
+from fastspec.sparse.options import SELECTORS, QualityOptions
 from fastspec.sparse.published import PublishedQuest, PublishedSnapKv
 from fastspec.sparse.quality import (
     Question,
@@ -34,6 +35,7 @@ from fastspec.sparse.session import Dense, Quest, Scored, Session, Streaming
 from fastspec.sparse.signals import Budget, select, streaming
 from fastspec.sparse.trajectories import Trajectory, record
 from fastspec.train.target import Target
+from fastspec.train.texts import Text
 
 CPU = torch.device("cpu")
 BUDGET = Budget(24, 4, 8)
@@ -189,74 +191,6 @@ def test_published_snapkv_keeps_its_first_choice(target: Target, trajectory: Tra
     assert selector._kept is kept
 
 
-# --- benchmarks on disk -----------------------------------------------------------------------------------------------
-
-
-def test_scores_of_longbench() -> None:
-    assert benchmarks.word_f1("The Cat, sat.", "a cat sat down") == pytest.approx(2 * 2 / 5)
-    assert benchmarks.word_f1("dog", "cat") == 0.0
-    assert benchmarks.rouge_l("a b c d", "a x c d") == pytest.approx(2 * 3 / 8)
-    assert benchmarks.edit_similarity("\nreturn x\nmore", "return x") == 1.0
-    assert benchmarks.edit_similarity("# note\nabc", "abd") == pytest.approx(2 * 2 / 6)
-    classes = ["Date", "Other date", "City"]
-    assert benchmarks.class_score("it is a City", "City", classes) == 1.0
-    assert benchmarks.class_score("City or Date", "City", classes) == 0.5
-    assert benchmarks.class_score("Date", "City", classes) == 0.0
-    assert benchmarks.class_score("Other date", "Other date", ["date", "Other date"]) == 1.0
-    assert benchmarks.count_score("Paragraph 3 or 4", "Paragraph 3") == 0.5
-    assert benchmarks.count_score("none", "Paragraph 3") == 0.0
-
-
-def write_longbench(directory: Path, name: str = "hotpotqa", **change: Any) -> None:
-    record = {"input": "Who?", "context": "word " * 200, "answers": ["the cat", "a dog"], "all_classes": None}
-    (directory / "data").mkdir(parents=True, exist_ok=True)
-    lines = [json.dumps(record | change)] * 3
-    (directory / "data" / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
-
-
-def test_longbench_is_read(tmp_path: Path, tiny_model_dir: Path) -> None:
-    write_longbench(tmp_path)
-    write_longbench(tmp_path, "trec", input="x", answers=["City"], all_classes=["City", "Date"])
-    write_longbench(tmp_path, "dureader")  # not English
-    (tmp_path / "config").mkdir()
-    (tmp_path / "config" / "dataset2prompt.json").write_text(
-        json.dumps({"hotpotqa": "Q {input} C {context} Q {input}"})
-    )
-    (tmp_path / "config" / "dataset2maxlen.json").write_text(json.dumps({"hotpotqa": 9}))
-    found = benchmarks.longbench(tmp_path, tiny_model_dir, longest=100, each=2)
-    assert [question.task for question in found] == ["longbench hotpotqa"] * 2 + ["longbench trec"] * 2
-    hotpot, trec = found[0], found[2]
-    assert (hotpot.most, trec.most) == (9, 64)
-    assert len(hotpot.tokens) == 91  # with the answer as long as the model takes: the middle was cut
-    from fastspec import Tokenizer
-
-    text = Tokenizer.load(tiny_model_dir).decode(hotpot.tokens)
-    assert text.startswith("Q Who? C word")
-    assert text.endswith("word  Q Who?")
-    assert hotpot.score("a dog") == 1.0  # the best of the answers
-    assert trec.score("City\nDate") == 1.0  # its first line counts
-
-
-def test_broken_longbench_is_refused(tmp_path: Path, tiny_model_dir: Path) -> None:
-    with pytest.raises(NotFoundError, match="none of LongBench's English data sets"):
-        benchmarks.longbench(tmp_path, tiny_model_dir, 100, 2)
-    write_longbench(tmp_path, answers=[])
-    with pytest.raises(InvalidFileError, match=r"hotpotqa\.jsonl, line 1: no record of LongBench"):
-        benchmarks.longbench(tmp_path, tiny_model_dir, 100, 2)
-
-
-def test_pg19_is_read(tmp_path: Path) -> None:
-    (tmp_path / "test").mkdir()
-    for name in ("200", "100"):
-        (tmp_path / "test" / f"{name}.txt").write_text(f"book {name}")
-    assert [(text.kind, text.text) for text in benchmarks.pg19(tmp_path)] == [
-        ("pg19", "book 100"),
-        ("pg19", "book 200"),
-    ]
-    with pytest.raises(NotFoundError, match="holds no books"):
-        benchmarks.pg19(tmp_path / "none")
-
-
 # --- figures ----------------------------------------------------------------------------------------------------------
 
 
@@ -361,9 +295,37 @@ def test_report_of_a_tiny_model(tiny_model_dir: Path, tmp_path: Path, capsys: py
     assert [score["task"] for score in written["scores"]] == ["longbench hotpotqa"] * 5
     out = capsys.readouterr().out
     assert "| history | 32 |" in out
-    given[given.index("dense,history,streaming")] = "dense,best"
-    assert main([str(argument) for argument in given]) == 2
-    assert "best" in capsys.readouterr().err
+    for change, said in (("--selectors", "dense,best"), "expected dense"), (("--budgets", "16"), "nothing to choose"):
+        assert main([str(argument) for argument in (*given, *change)]) == 2
+        assert said in capsys.readouterr().err
+    assert main([str(a) for a in ("evaluate", "sparse", "--target", tiny_model_dir)]) == 2
+    assert "nothing to measure" in capsys.readouterr().err
+
+
+def test_retrieval_alone(tiny_model_dir: Path) -> None:
+    """Nothing is continued; a random model finds nothing, so no selector is asked."""
+    from fastspec.sparse.harness import Models, decode, evaluate
+
+    texts = [Text("prose", "a cat sat. " * 300)]
+    options = QualityOptions(each=0, retrieval_lengths=(122,), retrieval_each=2, retrieval_keys=1)
+    models = Models(tiny_model_dir, None, None)
+    said: list[str] = []
+    dense = decode(models, texts, [], options, {"max_model_len": 128})
+    assert [(question.task, len(question.tokens)) for question in dense.questions] == [
+        ("needle", 122), ("needle", 122), ("multi-key", 122), ("multi-key", 122),
+    ]  # fmt: skip
+    cells, answers = evaluate(
+        models,
+        dense,
+        lambda directory: Target(directory, CPU, torch.float32),
+        ["history"],
+        [BUDGET],
+        options,
+        said.append,
+    )
+    assert (cells, [one["selector"] for one in answers]) == ([], ["dense"] * 4)
+    assert len(said) == 2
+    assert all("below 80 %" in line for line in said)
 
 
 def test_picture_of_a_report(tmp_path: Path) -> None:

@@ -206,20 +206,23 @@ def _measured(
     options: argparse.Namespace, chosen: QualityOptions, models: Models, names: list[str], budgets: list[Budget]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     from fastspec.sparse.benchmarks import longbench, pg19
-    from fastspec.sparse.harness import decode, evaluate
+    from fastspec.sparse.harness import RETRIEVED_TOKENS, decode, evaluate
     from fastspec.train.texts import read_texts
 
     texts = read_texts(options.data, models.target) if options.data else []
     if options.pg19 is not None:
         texts += pg19(options.pg19)
-    lengths = [length + chosen.max_tokens for length in chosen.contexts] + [n + 16 for n in chosen.retrieval_lengths]
-    longest = max(lengths) if texts else 0
+    lengths = [length + chosen.max_tokens for length in chosen.contexts if chosen.each]
+    lengths += [length + RETRIEVED_TOKENS for length in chosen.retrieval_lengths]
+    longest = max(lengths, default=0) if texts else 0
     asked: list[Question] = []
     if options.longbench is not None:
         longest = longest_sequence(models.target)
         asked = longbench(options.longbench, models.target, longest, options.longbench_each)
-    if not texts and not asked:
-        raise InvalidArgumentError("nothing to measure: give --data, --pg19 or --longbench")
+    if not (texts and lengths) and not asked:
+        raise InvalidArgumentError(
+            "nothing to measure: give --data or --pg19 with --each or --retrieval-lengths, or --longbench"
+        )
     engine = _engine(options, longest, models.target)
     dense = decode(models, texts, asked, chosen, engine)
     return evaluate(models, dense, lambda directory: _load(options, directory), names, budgets, chosen, say)

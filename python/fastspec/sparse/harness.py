@@ -26,6 +26,7 @@ from fastspec.train.texts import Text, joined
 
 Say = Callable[[str], None]
 RETRIEVED = ("needle", "multi-key")
+RETRIEVED_TOKENS = 16  # of an answer
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def retrieval(texts: Sequence[Text], target: Path, options: QualityOptions) -> l
             for index in range(options.retrieval_each):
                 depth = (index + 0.5) / options.retrieval_each
                 probe = haystack.probe(number_needles(generator, keys), length, depth, generator)
-                questions.append(Question(task, length, probe.tokens, 16, _has(probe.answer)))
+                questions.append(Question(task, length, probe.tokens, RETRIEVED_TOKENS, _has(probe.answer)))
     return questions
 
 
@@ -79,7 +80,9 @@ def decode(
     found = Dense(questions=list(asked))
     if texts:
         found.questions = retrieval(joined(texts), models.target, options) + found.questions
-    prompts = cut(texts, models.target, options.contexts, options.each, options.seed).documents if texts else None
+    prompts = None
+    if texts and options.each:
+        prompts = cut(texts, models.target, options.contexts, options.each, options.seed).documents
     with LLM(models.target, drafter=models.drafter, **engine) as llm:
         if prompts is not None:
             found.trajectories = decode_prompts(llm, prompts, options, has_drafter=models.drafter is not None)

@@ -116,7 +116,7 @@ class QualityOptions:
         sinks: leading ones that it always reads.
         recent: last ones that it always reads.
         contexts: tokens of the prompts that are continued.
-        each: prompts of each kind of text and length.
+        each: prompts of each kind of text and length; 0 = nothing is continued.
         max_tokens: of a continuation.
         rows: of a step; 0 = as the engine accepts with the drafter, 5 without one.
         page: tokens of a page, for Quest.
@@ -145,7 +145,8 @@ class QualityOptions:
         """Raises InvalidArgumentError naming the option, its value and what is possible."""
         _positive("budgets", self.budgets)
         _positive("contexts", self.contexts)
-        for name in ("each", "max_tokens", "page", "samples", "retrieval_each"):
+        for name in ("max_tokens", "page", "samples", "retrieval_each"):
             _in_range(name, getattr(self, name), 1, 1 << 20)
+        _in_range("each", self.each, 0, 1 << 20)
         _in_range("rows", self.rows, 0, 64)
         _in_range("retrieval_keys", self.retrieval_keys, 1, 12)
