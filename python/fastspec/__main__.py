@@ -1,5 +1,5 @@
 """`python -m fastspec`: what the command line program cannot do: any chat template, hub names, GGUF, training,
-curves of costs."""
+curves of costs, profiles of sparse verification."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import sys
 from typing import Any, TextIO
 
 from fastspec import LLM, FastSpecError, FinishReason, InvalidArgumentError, SamplingParams, hub, profile_plot
+from fastspec.sparse import cli as sparse
 from fastspec.train import cli as training
 
 
@@ -65,8 +66,15 @@ def _parser() -> argparse.ArgumentParser:
     fetch.add_argument("model", help="or longspec:NAME, a drafter that comes with FastSpec")
     fetch.set_defaults(run=_fetch)
 
-    training.add_commands(commands)
-    profile_plot.add_commands(commands)
+    training.add_training(commands)
+    evaluate = commands.add_parser("evaluate", help="measure a drafter, or what sparse verification costs in quality")
+    measures = evaluate.add_subparsers(required=True, metavar="WHAT")
+    training.add_acceptance(measures)
+    sparse.add_sparse(measures)
+    profile = commands.add_parser("profile", help="costs of steps as a picture; heads for sparse verification")
+    actions = profile.add_subparsers(required=True, metavar="ACTION")
+    profile_plot.add_plot(actions)
+    sparse.add_srh(actions)
     return parser
 
 

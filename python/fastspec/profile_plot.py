@@ -13,11 +13,11 @@ from fastspec.errors import FastSpecError, InvalidArgumentError, InvalidFileErro
 _PICTURES = (".png", ".pdf", ".svg")
 
 
-def add_commands(commands: Any) -> None:
-    """Adds `profile plot` to the program's commands."""
-    profile = commands.add_parser("profile", help="costs of steps, which `fastspec-cli profile --json` measures")
-    actions = profile.add_subparsers(required=True, metavar="ACTION")
-    plot = actions.add_parser("plot", help="draw them; needs the extra [bench]")
+def add_plot(actions: Any) -> None:
+    """Adds `plot` to the actions of `profile`."""
+    plot = actions.add_parser(
+        "plot", help="draw costs of steps as `fastspec-cli profile --json` measured them ([bench])"
+    )
     plot.add_argument("costs", type=Path, help="the file that it wrote")
     plot.add_argument("--output", type=Path, help="the picture; by default beside the file, with its name and .png")
     plot.set_defaults(run=_plot)

@@ -6,17 +6,24 @@ Imports torch only inside the commands, so that `python -m fastspec chat` starts
 from __future__ import annotations
 
 import argparse
-import inspect
 import json
 import os
-import re
-from collections.abc import Iterable, Sequence
-from dataclasses import MISSING, Field, fields
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastspec import Tokenizer, hub
-from fastspec.errors import InvalidArgumentError, NotFoundError, UnsupportedError
+from fastspec.errors import InvalidArgumentError, NotFoundError
+from fastspec.train.arguments import (
+    FILES_HELP,
+    TARGET_HELP,
+    add_fields,
+    changes,
+    check_files,
+    need_torch,
+    say,
+    vocab_size,
+)
 from fastspec.train.options import (
     DFLASH_PRESETS,
     PRESETS,
@@ -34,12 +41,10 @@ if TYPE_CHECKING:
     from fastspec.train.texts import Text
 
 GENERATE = "generate"  # the word for data that the target writes itself
-_TARGET_HELP = "directory, name on the Hugging Face hub, or .gguf file"
-_FILES_HELP = ".txt or .jsonl files"
 
 
-def add_commands(commands: Any) -> None:
-    """Adds `train` and `evaluate` to a parser's commands."""
+def add_training(commands: Any) -> None:
+    """Adds `train` to the program's commands."""
     train = commands.add_parser("train", help="train a drafter, or make data for it").add_subparsers(
         required=True, metavar="WHAT"
     )
@@ -47,14 +52,12 @@ def add_commands(commands: Any) -> None:
     _add_generate(train)
     _add_drafter(train, "longspec", "LongSpec", TrainOptions, list(PRESETS))
     _add_drafter(train, "dflash", "DFlash", DFlashOptions, list(DFLASH_PRESETS))
-    evaluate = commands.add_parser("evaluate", help="measure a drafter").add_subparsers(required=True, metavar="WHAT")
-    _add_acceptance(evaluate)
 
 
 def _add_prompts(commands: Any) -> None:
     parser = commands.add_parser("prompts", help="cut prompts from texts and tokenize them")
-    parser.add_argument("--target", required=True, help=_TARGET_HELP)
-    parser.add_argument("--texts", nargs="+", type=Path, required=True, help=_FILES_HELP)
+    parser.add_argument("--target", required=True, help=TARGET_HELP)
+    parser.add_argument("--texts", nargs="+", type=Path, required=True, help=FILES_HELP)
     parser.add_argument("--out", type=Path, required=True, help=".safetensors file to write")
     _add_cutting(parser)
     parser.set_defaults(run=_prompts)
@@ -62,11 +65,11 @@ def _add_prompts(commands: Any) -> None:
 
 def _add_generate(commands: Any) -> None:
     parser = commands.add_parser("generate", help="the target's own continuations of prompts")
-    parser.add_argument("--target", required=True, help=_TARGET_HELP)
-    parser.add_argument("--prompts", nargs="+", type=Path, required=True, help=f"of `train prompts`, or {_FILES_HELP}")
+    parser.add_argument("--target", required=True, help=TARGET_HELP)
+    parser.add_argument("--prompts", nargs="+", type=Path, required=True, help=f"of `train prompts`, or {FILES_HELP}")
     parser.add_argument("--out", type=Path, required=True, help=".safetensors file to write")
     _add_cutting(parser)
-    _add_fields(parser, GenerateOptions)
+    add_fields(parser, GenerateOptions)
     parser.set_defaults(run=_generate)
 
 
@@ -75,15 +78,15 @@ def _add_drafter(commands: Any, kind: str, name: str, options: type[RunOptions],
         kind, help=f"train a {name} drafter", formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.epilog = "presets: " + ", ".join(presets)
-    parser.add_argument("--target", required=True, help=_TARGET_HELP)
+    parser.add_argument("--target", required=True, help=TARGET_HELP)
     parser.add_argument(
         "--data",
         nargs="+",
         required=True,
-        help=f"{_FILES_HELP}, .safetensors files of `train generate`, and the word `{GENERATE}`: the target's own "
+        help=f"{FILES_HELP}, .safetensors files of `train generate`, and the word `{GENERATE}`: the target's own "
         "continuations of prompts cut from --texts",
     )
-    parser.add_argument("--texts", nargs="+", type=Path, default=[], help=f"{_FILES_HELP} for --data {GENERATE}")
+    parser.add_argument("--texts", nargs="+", type=Path, default=[], help=f"{FILES_HELP} for --data {GENERATE}")
     parser.add_argument(
         "--validation",
         nargs="+",
@@ -97,14 +100,15 @@ def _add_drafter(commands: Any, kind: str, name: str, options: type[RunOptions],
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in --out")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N; several GPUs by torchrun")
     _add_cutting(parser)
-    _add_fields(parser, options)
-    _add_fields(parser, GenerateOptions, prefix="generate_")
+    add_fields(parser, options)
+    add_fields(parser, GenerateOptions, prefix="generate_")
     parser.set_defaults(run=_drafter, kind=kind)
 
 
-def _add_acceptance(commands: Any) -> None:
+def add_acceptance(commands: Any) -> None:
+    """Adds `acceptance` to what `evaluate` measures."""
     parser = commands.add_parser("acceptance", help="acceptance length by kind, context and position, by decoding")
-    parser.add_argument("--target", required=True, help=_TARGET_HELP)
+    parser.add_argument("--target", required=True, help=TARGET_HELP)
     parser.add_argument(
         "--drafter",
         action="append",
@@ -112,7 +116,7 @@ def _add_acceptance(commands: Any) -> None:
         help="longspec:DIR or NAME (as tree, as chain of 4, and uncoupled), dflash:DIR, standalone:MODEL; n-gram comes "
         "too",
     )
-    parser.add_argument("--data", nargs="+", type=Path, required=True, help=f"{_FILES_HELP}, or of `train prompts`")
+    parser.add_argument("--data", nargs="+", type=Path, required=True, help=f"{FILES_HELP}, or of `train prompts`")
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--contexts", type=int, nargs="+", default=[], help="cut prompts to their last N tokens")
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.7, 1.0])
@@ -136,58 +140,11 @@ def _add_cutting(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_fields(parser: argparse.ArgumentParser, of: Any, prefix: str = "") -> None:
-    """An option a field, with the help of the class's docstring; absent ones are None."""
-    group = parser.add_argument_group(prefix.rstrip("_") or of.__name__)
-    helps = dict(re.findall(r"\n {4,8}(\w+): (.*?)(?=\n {4,8}\w+: |\Z)", inspect.getdoc(of) or "", re.DOTALL))
-    for field in fields(of):
-        text = " ".join(helps.get(field.name, "of the engine or the run").split()).replace("%", "%%")
-        group.add_argument(
-            f"--{(prefix + field.name).replace('_', '-')}",
-            dest=prefix + field.name,
-            type=_parser_of(field),
-            metavar=str(field.type).upper(),
-            help=f"{text} (default: {field.default})" if field.default is not MISSING else text,
-        )
-
-
-def _parser_of(field: Field[Any]) -> Any:
-    kinds = {"int": int, "float": float, "str": str, "bool": _boolean, "tuple[int, ...]": _integers}
-    return kinds[str(field.type)]
-
-
-def _integers(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(",") if part)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected integers with commas between them") from error
-
-
-def _boolean(text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected true or false")
-    return text.lower() == "true"
-
-
-def _changes(options: argparse.Namespace, of: Any, prefix: str = "") -> dict[str, Any]:
-    """The fields that were given."""
-    found = {field.name: getattr(options, prefix + field.name) for field in fields(of)}
-    return {name: value for name, value in found.items() if value is not None}
-
-
 # --- data -------------------------------------------------------------------------------------------------------------
 
 
-def _need_torch() -> None:
-    try:
-        import safetensors  # noqa: F401
-        import torch  # noqa: F401
-    except ImportError as error:
-        raise UnsupportedError(f"this command needs {error.name}: pip install 'fastspec-engine[train]'") from error
-
-
 def _generate_options(options: argparse.Namespace, prefix: str = "") -> GenerateOptions:
-    chosen = GenerateOptions(**_changes(options, GenerateOptions, prefix))
+    chosen = GenerateOptions(**changes(options, GenerateOptions, prefix))
     chosen.validate()
     return chosen
 
@@ -198,12 +155,6 @@ def _check_cutting(options: argparse.Namespace) -> None:
         raise InvalidArgumentError(f"prompt-tokens is {least} {most}, expected 1 <= LEAST <= MOST")
     if options.each < 1:
         raise InvalidArgumentError(f"each is {options.each}, expected 1 or more")
-
-
-def _check_files(paths: Iterable[Path]) -> None:
-    for path in paths:
-        if not path.is_file():
-            raise NotFoundError(f"{path} is no file" if path.exists() else f"{path}: no such file")
 
 
 def _texts(paths: Sequence[Path], target: Path) -> tuple[list[Text], Tokenizer]:
@@ -218,7 +169,7 @@ def _cut(paths: Sequence[Path], target: Path, options: argparse.Namespace) -> Do
     from fastspec.train.texts import cut_prompts, joined
 
     made = [path for path in paths if path.suffix == ".safetensors"]
-    parts = [Documents.load(path, _vocab_size(target)) for path in made]
+    parts = [Documents.load(path, vocab_size(target)) for path in made]
     if others := [path for path in paths if path.suffix != ".safetensors"]:
         texts, tokenizer = _texts(others, target)
         if options.join:
@@ -230,19 +181,12 @@ def _cut(paths: Sequence[Path], target: Path, options: argparse.Namespace) -> Do
     return concatenate(parts)
 
 
-def _vocab_size(target: Path) -> int:
-    path = target / "config.json"
-    if not path.is_file():
-        raise NotFoundError(f"{target} is no model: it has no config.json")
-    return int(json.loads(path.read_text(encoding="utf-8"))["vocab_size"])
-
-
 def _prompts(options: argparse.Namespace) -> int:
-    _need_torch()
+    need_torch()
     from fastspec.train.files import check_output
 
     _check_cutting(options)
-    _check_files(options.texts)
+    check_files(options.texts)
     check_output(options.out)
     found = _cut(options.texts, hub.resolve_model(options.target), options)
     found.save(options.out)
@@ -251,12 +195,12 @@ def _prompts(options: argparse.Namespace) -> int:
 
 
 def _generate(options: argparse.Namespace) -> int:
-    _need_torch()
+    need_torch()
     from fastspec.train.files import check_output
     from fastspec.train.generate import continue_prompts
 
     _check_cutting(options)
-    _check_files(options.prompts)
+    check_files(options.prompts)
     chosen = _generate_options(options)
     check_output(options.out)
     target = hub.resolve_model(options.target)
@@ -280,12 +224,12 @@ def _described(documents: Documents) -> str:
 
 
 def _drafter(options: argparse.Namespace) -> int:
-    _need_torch()
+    need_torch()
     chosen: RunOptions
     if options.kind == "longspec":
-        chosen = from_preset(options.preset, _changes(options, TrainOptions), TrainOptions(), PRESETS)
+        chosen = from_preset(options.preset, changes(options, TrainOptions), TrainOptions(), PRESETS)
     else:
-        chosen = from_preset(options.preset, _changes(options, DFlashOptions), DFlashOptions(), DFLASH_PRESETS)
+        chosen = from_preset(options.preset, changes(options, DFlashOptions), DFlashOptions(), DFLASH_PRESETS)
     generate = _generate_options(options, "generate_")
     _check_run(options)
     from fastspec.train.ranks import Ranks
@@ -300,7 +244,7 @@ def _drafter(options: argparse.Namespace) -> int:
 def _check_run(options: argparse.Namespace) -> None:
     _check_cutting(options)
     files = [Path(name) for name in options.data if name != GENERATE]
-    _check_files([*files, *options.texts, *options.validation])
+    check_files([*files, *options.texts, *options.validation])
     if (GENERATE in options.data) != bool(options.texts):
         raise InvalidArgumentError(f"--texts is what --data {GENERATE} cuts prompts from: give both or none")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and (
@@ -328,9 +272,9 @@ def _train(options: argparse.Namespace, chosen: RunOptions, generate: GenerateOp
     target = Target(directory, ranks.device, getattr(torch, chosen.dtype))
     torch.manual_seed(chosen.seed)
     recipe = _recipe(options.init, chosen, target)
-    trainer = Trainer(recipe, data, validation, chosen, options.out, ranks, log=_say)
+    trainer = Trainer(recipe, data, validation, chosen, options.out, ranks, log=say)
     if ranks.first:
-        _say(f"options: {json.dumps(vars(chosen))}")
+        say(f"options: {json.dumps(vars(chosen))}")
     if options.resume:
         trainer.resume()
     return 0 if trainer.run() else 130
@@ -359,10 +303,6 @@ def _recipe(init: Path | None, chosen: RunOptions, target: Target) -> Recipe:
     return LongSpecRecipe(target, block.to(target.device), chosen)
 
 
-def _say(line: str) -> None:
-    print(line, flush=True)
-
-
 def _training_data(options: argparse.Namespace, generate: GenerateOptions, target: Path) -> list[Documents]:
     from fastspec.train.documents import Documents
     from fastspec.train.generate import continue_prompts
@@ -370,16 +310,16 @@ def _training_data(options: argparse.Namespace, generate: GenerateOptions, targe
 
     parts = []
     names = [name for name in options.data if name != GENERATE]
-    parts += [Documents.load(Path(name), _vocab_size(target)) for name in names if name.endswith(".safetensors")]
+    parts += [Documents.load(Path(name), vocab_size(target)) for name in names if name.endswith(".safetensors")]
     if others := [Path(name) for name in names if not name.endswith(".safetensors")]:
         texts, tokenizer = _texts(others, target)
         parts.append(whole_documents(texts, tokenizer.encode))
     if GENERATE in options.data:
         kept = options.out / "generated.safetensors"
         if options.resume and kept.is_file():
-            parts.append(Documents.load(kept, _vocab_size(target)))
+            parts.append(Documents.load(kept, vocab_size(target)))
         else:
-            parts.append(continue_prompts(target, _cut(options.texts, target, options), generate, _say))
+            parts.append(continue_prompts(target, _cut(options.texts, target, options), generate, say))
             parts[-1].save(kept)
     return parts
 
@@ -396,19 +336,19 @@ def _validation(options: argparse.Namespace, generate: GenerateOptions, target: 
     if bool((found.starts.diff() > found.prompt_lengths).all()):
         return found
     greedy = replace(generate, sampled_share=0.0, opening=0, minutes=0.0, max_new=min(128, generate.max_new))
-    return continue_prompts(target, found, greedy, _say)
+    return continue_prompts(target, found, greedy, say)
 
 
 # --- evaluation -------------------------------------------------------------------------------------------------------
 
 
 def _acceptance(options: argparse.Namespace) -> int:
-    _need_torch()
+    need_torch()
     from fastspec.train.acceptance import Prompt, coupling_table, measure, table, variants
     from fastspec.train.files import check_output, write_json
 
     _check_cutting(options)
-    _check_files(options.data)
+    check_files(options.data)
     if options.contexts and min(options.contexts) < 1:
         raise InvalidArgumentError(f"contexts has {min(options.contexts)}, expected 1 or more")
     if options.json is not None:
@@ -429,7 +369,7 @@ def _acceptance(options: argparse.Namespace) -> int:
         contexts=options.contexts,
         temperatures=options.temperatures,
         max_tokens=options.max_tokens,
-        log=_say,
+        log=say,
         device=options.device,
         dtype=options.dtype,
         **engine,

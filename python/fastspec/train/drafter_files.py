@@ -18,6 +18,8 @@ from fastspec.train.files import check_shapes, read_weights, write_json, write_w
 from fastspec.train.target import Target
 
 VERSION = 1
+_PUBLISHED = {"version": VERSION, "window": 512}  # what a config.json without "longspec" means
+_UNUSED = ("cross_attn.k_proj.", "cross_attn.v_proj.")
 _LEFT_OUT = ("transformers_version", "torch_dtype")
 
 
@@ -36,7 +38,7 @@ def save_drafter(directory: Path, block: LongSpecBlock, target: Target) -> None:
 
 
 def load_drafter(directory: Path, target: Target) -> LongSpecBlock:
-    """Reads what save_drafter() wrote, onto the target's device in float32.
+    """Reads what save_drafter() wrote or LongSpec's authors publish, onto the target's device in float32.
 
     Raises:
         NotFoundError, InvalidFileError: not there, or not in this format.
@@ -44,12 +46,13 @@ def load_drafter(directory: Path, target: Target) -> LongSpecBlock:
     """
     if not (directory / "config.json").is_file():
         raise NotFoundError(f"{directory} is no drafter: it has no config.json")
-    tensors = read_weights(directory)
+    tensors = _own_names(read_weights(directory))
     try:
         config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-        own = config["longspec"]
-        shape = target.block_shape(bool(own["final_norm"]), int(own["window"]), int(config["intermediate_size"]))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        own = config.get("longspec", _PUBLISHED)
+        final_norm, window = bool(own.get("final_norm", False)), int(own.get("window", _PUBLISHED["window"]))
+        shape = target.block_shape(final_norm, window, int(config["intermediate_size"]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidFileError(f"{directory}: {type(error).__name__}: {error}") from error
     if own.get("version") != VERSION:
         raise InvalidFileError(f"{directory}: longspec version {own.get('version')}, this program knows {VERSION}")
@@ -59,6 +62,13 @@ def load_drafter(directory: Path, target: Target) -> LongSpecBlock:
     block.load_state_dict(tensors)
     block.float().to(target.device)
     return block
+
+
+def _own_names(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Without the prefix that published drafters may have, and without cross-attention keys: the target's are used."""
+    prefix = next((p for p in ("draft_model.", "glide.") if f"{p}input_layernorm.weight" in tensors), "")
+    named = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+    return {name: tensor for name, tensor in named.items() if not name.startswith(_UNUSED)}
 
 
 def parameter_count(shape: BlockShape) -> int:

@@ -71,6 +71,7 @@ class _Level:
         path: keys and values of the nodes above, below the root: [B, count, rows, kv_heads, S, head_dim]; after
             self_attention() with those of the rows themselves.
         is_root: the rows are the roots, which are in the context.
+        queries: of the cross attention, once it has run: [B, heads, count * rows, head_dim].
     """
 
     count: int
@@ -81,6 +82,7 @@ class _Level:
     before_root: torch.Tensor
     path: tuple[torch.Tensor, torch.Tensor] | None
     is_root: bool
+    queries: torch.Tensor | None = None
 
     def self_attention(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """Over the context and the path."""
@@ -94,16 +96,22 @@ class _Level:
 
     def cross_attention(self, query: torch.Tensor) -> torch.Tensor:
         """Over what of the target is in its cache: all before the root."""
+        self.queries = query
         return _attend(query, *self.states.last_layer(), self.before_root)
 
 
 @dataclass(frozen=True)
 class DraftLevel:
-    """Nodes of one level of R trees for each of B sequences: parent (its number), token, cumulative log-probability."""
+    """Nodes of one level of R trees for each of B sequences: parent (its number), token, cumulative log-probability.
+
+    `queries` are the cross attention's, of the rows that proposed the level (the roots, or the level above): [B, heads,
+    R, rows, head_dim].
+    """
 
     parents: torch.Tensor
     tokens: torch.Tensor
     scores: torch.Tensor
+    queries: torch.Tensor | None = None
 
 
 @torch.no_grad()
@@ -155,7 +163,8 @@ def draft_trees(
         nodes = ids.flatten(2).gather(2, chosen)
         nodes = nodes if vocabulary is None else vocabulary[nodes].long()
         path = None if level.path is None else (_pick(level.path[0], parents), _pick(level.path[1], parents))
-        yield DraftLevel(parents, nodes, scores)
+        assert level.queries is not None
+        yield DraftLevel(parents, nodes, scores, level.queries.unflatten(2, (count, rows)))
 
 
 def accepted_lengths(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,9 @@ from fastspec.train.block import BlockShape, Rope
 SINKS = 4  # leading positions that anchor-offset indices leave in place
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 _NAME = "fastspec_last_layer"
+
+Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""(layer, query, key, value) -> result, all [B, heads or kv_heads, rows, head_dim] and with positions."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +154,18 @@ class Target:
             choices=choices.view(tokens.shape).int(),
         )
 
+    @contextmanager
+    def attending(self, attend: Attend) -> Iterator[None]:
+        """Inside, `attend` computes the attention of every layer; rows then see what it lets them see."""
+        modules = [layer.self_attn for layer in self.model.model.layers]
+        for module in modules:
+            module.attended_by = attend
+        try:
+            yield
+        finally:
+            for module in modules:
+                del module.attended_by
+
     def _see(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         self._seen = keys, values
 
@@ -164,7 +180,12 @@ def _keeper(outputs: list[torch.Tensor]) -> Any:
 def _attend(
     module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, **options: Any
 ) -> tuple[torch.Tensor, None]:
-    """Attention as transformers calls it, always causal; shows the last layer's keys and values to its Target."""
+    """Attention as transformers calls it, causal unless something else attends (Target.attending).
+
+    Shows the last layer's keys and values to its Target.
+    """
+    if (attend := getattr(module, "attended_by", None)) is not None:
+        return attend(module.layer_idx, query, key, value).transpose(1, 2), None
     if hasattr(module, "shown_to"):
         module.shown_to(key, value)
     window = options.get("sliding_window")
