@@ -11,12 +11,18 @@ namespace fastspec::cuda {
 
 constexpr int kKeyTiles = kScoreGroup / 8;  // of 8 keys, in a group
 
-/// 16 bytes that nobody reads again.
-__device__ __forceinline__ uint4 load_once(const void* place) {
+/// For what nobody reads again: it leaves L2 before the logits do, which the next kernel reads.
+__device__ __forceinline__ std::uint64_t streaming_policy() {
+  std::uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;\n" : "=l"(policy));
+  return policy;
+}
+
+__device__ __forceinline__ uint4 load_streamed(const void* place, std::uint64_t policy) {
   uint4 value;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];\n"
+  asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4], %5;\n"
                : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
-               : "l"(place));
+               : "l"(place), "l"(policy));
   return value;
 }
 
@@ -77,6 +83,7 @@ __global__ void __launch_bounds__(kScoreThreads, kDim > 128 ? 2 : 3)
   const int g = lane / 4, q = lane % 4;
   const int num_tiles = (block.num_packed + 15) / 16;
   const float scale = params.scale * kLog2E;
+  const std::uint64_t policy = streaming_policy();
   const T* base = static_cast<const T*>(params.kv.base) + q * 8;
 
   uint4 keys[kKeyTiles][kLoads];
@@ -89,7 +96,7 @@ __global__ void __launch_bounds__(kScoreThreads, kDim > 128 ? 2 : 3)
 #pragma unroll
     for (int j = 0; j < kKeyTiles; ++j) {
       const bool wanted = offsets[j] >= 0 && b * 32 + q * 8 < params.kv.head_dim;
-      keys[j][b] = wanted ? load_once(base + offsets[j] + b * 32) : make_uint4(0, 0, 0, 0);
+      keys[j][b] = wanted ? load_streamed(base + offsets[j] + b * 32, policy) : make_uint4(0, 0, 0, 0);
     }
   };
   const auto look_up = [&](int group) {
