@@ -102,8 +102,6 @@ const std::vector<MatrixSetting>& sparse_settings() {
       {MatrixDrafter::kStandalone},
       {MatrixDrafter::kLongSpecTree},
       {MatrixDrafter::kDFlash},
-      {MatrixDrafter::kDFlashWindow},
-      {MatrixDrafter::kPlantedTree, 0.8},
       {MatrixDrafter::kPlantedTree, 0.8, "auto"},
   };
   return kSettings;
