@@ -23,6 +23,8 @@ class SelectorMatrix : public ::testing::Test {
  protected:
   void run_all(const std::string& selector, const MatrixSetting& setting) {
     for (const Disturbance disturbance : kDisturbances) {
+      // What is cut at random hardly comes to an end where few tokens are accepted.
+      if (disturbance == Disturbance::kTruncation && setting.drafter != MatrixDrafter::kPlantedTree) continue;
       HarnessOptions base;
       base.has_windows = false;
       base.sparse.selector = selector;
@@ -30,7 +32,7 @@ class SelectorMatrix : public ::testing::Test {
       base.sparse.sinks = 2;
       base.sparse.recent = 4;
       base.sparse.refresh_interval = 3;
-      base.pipelined = disturbance == Disturbance::kTruncation;
+      base.pipelined = disturbance == Disturbance::kTruncation || disturbance == Disturbance::kPreemption;
       if (selector == "dustin") base.sparse.manifest = path_;
       const MatrixCase one{setting, 8, disturbance};
       SCOPED_TRACE(selector + ", " + describe(one, 0.7f, true));
