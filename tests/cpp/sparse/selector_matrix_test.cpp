@@ -64,7 +64,7 @@ TEST_F(SelectorMatrix, Quest) {
   run_all("quest", {MatrixDrafter::kPlantedTree, 1.0});
 }
 TEST_F(SelectorMatrix, Oracle) {
-  run_all("oracle", {MatrixDrafter::kPlantedTree, 1.0});
+  run_all("oracle", {MatrixDrafter::kPlantedTree, 0.8});
   run_all("oracle", {MatrixDrafter::kDFlash});
 }
 TEST_F(SelectorMatrix, DustinWithASmallModel) {
