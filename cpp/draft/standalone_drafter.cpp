@@ -206,7 +206,7 @@ void StandaloneDrafter::observe(std::span<const Observation> observations) {
     // The chain's K/V was written in place. Of the accepted tokens only the last can be missing, when the whole chain
     // was accepted: it was drafted, never fed.
     State& state = found->second;
-    state.kv_len = std::min(root_end + seen.num_accepted, state.written);
+    state.kv_len = state.written = std::min(root_end + seen.num_accepted, state.written);
   }
 }
 

@@ -198,13 +198,14 @@ void EngineCore::build(const RowLimits& rows, const MemoryPlan& plan) {
   info_.selector = parts_.selector == nullptr ? "none" : parts_.selector->name();
   info_.drafter = parts_.drafter == nullptr ? "none" : parts_.drafter->name();
 
-  SchedulerLimits limits{.max_num_seqs = config_.max_num_seqs, .max_batch_rows = config_.max_batch_rows};
+  SchedulerLimits limits{.max_num_seqs = config_.max_num_seqs,
+                         .max_batch_rows = config_.max_batch_rows,
+                         .kv_budget = config_.sparse.kv_budget,
+                         .max_provisional = rows.provisional};
   if (parts_.drafter != nullptr) {
     limits.max_tree_nodes = parts_.drafter->shape().max_nodes;
     limits.max_tree_depth = parts_.drafter->shape().max_depth;
   }
-  limits.kv_budget = config_.sparse.kv_budget;
-  limits.max_provisional = rows.provisional;
   scheduler_ = std::make_unique<Scheduler>(limits, *kv_);
   runner_ = std::make_unique<StepRunner>(backend, *target_, *target_kv_, *kv_, *scheduler_, parts_.drafter.get(),
                                          parts_.selector.get(),

@@ -348,8 +348,13 @@ StepTrace EngineCore::stop_trace(int max_steps) {
 void EngineCore::check_invariants() const {
   kv_->check_invariants();
   for (const auto& sequence : scheduler_->running_sequences()) {
-    FS_CHECK(sequence->visible_len() <= sequence->len() && sequence->exact_len() <= sequence->len(),
+    FS_CHECK(sequence->visible_len() <= sequence->shown_len() && sequence->exact_len() <= sequence->shown_len() &&
+                 sequence->shown_len() <= sequence->len(),
              "lengths of sequence ", sequence->id());
+    // A dense pass begins again where the K/V is as it should be.
+    FS_CHECK(sequence->num_provisional() == 0 || kv_->dense_len(sequence->id()) == sequence->exact_len() - 1,
+             "sequence ", sequence->id(), " has dense K/V of ", kv_->dense_len(sequence->id()), " tokens and ",
+             sequence->exact_len(), " exact ones");
     FS_CHECK(kv_->kv_len(sequence->id()) < sequence->len(), "sequence ", sequence->id(), " caches ",
              kv_->kv_len(sequence->id()), " of ", sequence->len(), " tokens");
     FS_CHECK(sequence->len() <= config_.max_model_len, "sequence ", sequence->id(), " has ", sequence->len(),

@@ -1,0 +1,92 @@
+"""Sparse passes' faces: options, guarantees, the switch of a request, statistics."""
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import RunCli
+
+from fastspec import LLM, Guarantee, InvalidArgumentError, SamplingParams, SparseConfig
+
+PARAMS = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+PROMPT = "the dog and then the dog and then the dog and then the dog and then the"
+
+
+def sparse_llm(directory: Path, **options: object) -> LLM:
+    config = SparseConfig(selector="streaming", kv_budget=8, sinks=2, recent=4)
+    return LLM(directory, "ngram", device="cpu:reference", sparse=config, max_num_seqs=2, **options)  # type: ignore[arg-type]
+
+
+def test_exact_runs_give_the_tokens_of_plain_decoding(tiny_model_dir: Path, llm: LLM) -> None:
+    plain = llm.generate(PROMPT, PARAMS, progress=False)[0]
+    for interval in (0, 1, 5):
+        with sparse_llm(tiny_model_dir, refresh_interval=interval) as sparse:
+            seen = sparse.generate(PROMPT, PARAMS, progress=False)[0].outputs[0]
+            assert seen.token_ids == plain.token_ids
+            assert seen.guarantee is Guarantee.EXACT
+            assert seen.stats is not None
+            assert seen.stats.sparse.sparse_passes > 0
+            stats = sparse.stats()
+            assert stats.sparse.confirmed_tokens + stats.sparse.taken_back_tokens > 0
+            assert stats.decoding_passes == stats.sparse.dense_passes
+            assert "provisional tokens confirmed" in str(stats)
+            assert sparse.info.selector == "streaming"
+            dense = sparse.generate(PROMPT, PARAMS, sparse=False, progress=False)[0].outputs[0]
+            assert dense.stats is not None
+            assert dense.stats.sparse.sparse_passes == 0
+
+
+def test_the_sparse_guarantee_says_so(tiny_model_dir: Path) -> None:
+    with sparse_llm(tiny_model_dir, guarantee="sparse", refresh_interval=6) as sparse:
+        seen = sparse.generate(PROMPT, PARAMS, progress=False)[0].outputs[0]
+        assert seen.guarantee is Guarantee.SPARSE
+        stats = sparse.stats().sparse
+        assert stats.refreshes > 0
+        assert stats.kv_bytes_read < stats.kv_bytes_dense
+        assert stats.confirmed_tokens == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"kv_budget": 100}, "kv_budget has no effect"),
+        ({"sparse": "snapkv"}, "dustin:MANIFEST"),
+        ({"sparse": "streaming", "kv_budget": 3}, "kv_budget"),
+        ({"sparse": "streaming", "guarantee": "near"}, "exact or sparse"),
+        ({"sparse": "streaming", "refresh_interval": 65}, "refresh_interval"),
+    ],
+)
+def test_impossible_options(tiny_model_dir: Path, options: dict[str, object], words: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=words):
+        LLM(tiny_model_dir, **options)  # type: ignore[arg-type]
+
+
+def test_cli(run_cli: RunCli, tiny_model_dir: Path) -> None:
+    options = [
+        "--model",
+        tiny_model_dir,
+        "--prompt",
+        PROMPT,
+        "--max-tokens",
+        "30",
+        "--temperature",
+        "0",
+        "--ignore-eos",
+    ]
+    plain = json.loads(run_cli("generate", *options, "--json").stdout)
+    assert "sparse" not in plain
+    sparse = [*options, "--sparse", "streaming", "--kv-budget", "20"]
+    exact = json.loads(run_cli("generate", *sparse, "--refresh-interval", "3", "--json").stdout)
+    assert exact["guarantee"] == "exact"
+    assert exact["sparse"]["sparse_passes"] > 0
+    assert exact["sparse"]["mean_mass"] is None
+    labelled = json.loads(run_cli("generate", *sparse, "--guarantee", "sparse", "--json").stdout)
+    assert labelled["guarantee"] == "sparse"
+    for wrong, words in [
+        (["--kv-budget", "20"], "without --sparse"),
+        (["--sparse", "oracle"], "dustin:MANIFEST"),
+        (["--sparse", "streaming", "--guarantee", "near"], "exact or sparse"),
+    ]:
+        result = run_cli("generate", *options, *wrong)
+        assert result.returncode == 2
+        assert words in result.stderr
