@@ -12,7 +12,7 @@ mkdir -p "$out"
 compile() {
   local source=$1 architectures=90a
   case $source in
-    */instances/bf16_128.cu | cuda/layers/* | cuda/sampling/* | cuda/attention/[gp]*.cu) architectures="80 86 89 90a 100a 120a" ;;
+    */instances/bf16_128.cu | cuda/layers/* | cuda/sampling/* | cuda/sparse/* | cuda/attention/[gp]*.cu) architectures="80 86 89 90a 100a 120a" ;;
   esac
   local flags=() a
   for a in $architectures; do flags+=(-gencode "arch=compute_$a,code=sm_$a"); done

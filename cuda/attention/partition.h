@@ -21,6 +21,7 @@ constexpr int kUnitKeys = 64;
 constexpr int kFewUnits = 16;        // a SM: below, one CTA an SM
 constexpr int kShortestShare = 2;    // units; their loads are in flight together
 constexpr int kFixedShareSlack = 2;  // units
+constexpr int kWholeUnits = 10;      // of items that stay whole rather than be cut in two
 constexpr int kMergedAtOnce = 16;    // parts; more are merged in two steps
 
 /// What the plan needs to know of one sequence.
@@ -119,6 +120,12 @@ FS_HOST_DEVICE inline int shares_wanted(std::int64_t total, int num_ctas, int nu
 /// second piece does.
 FS_HOST_DEVICE inline int longest_fixed_share(int equal) {
   return equal + kFixedShareSlack;
+}
+
+/// Length of shares that hold an item each, where one CTA reads the keys of a short item (a list of slots, mostly) in
+/// less time than two need to read half of them and merge; longer than that, or cut in more than two, items are shared.
+FS_HOST_DEVICE inline int whole_share(int equal) {
+  return 2 * equal < kWholeUnits ? 2 * equal : kWholeUnits;
 }
 
 /// First key of a unit of an item. Keys at or past num_keys() do not exist and are seen by no row.

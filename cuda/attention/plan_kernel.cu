@@ -7,7 +7,8 @@ namespace {
 
 constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / kWarpSize;
-constexpr int kFewestGroups = 4;  // of CTAs on the same keys; fewer would leave too many CTAs over
+constexpr int kMostUnits = 1 << 26;  // more than any item has
+constexpr int kFewestGroups = 4;     // of CTAs on the same keys; fewer would leave too many CTAs over
 
 /// Lowest position of rows [begin, end); every lane of the warp gets it.
 __device__ int lowest_position(const std::int32_t* positions, int begin, int end) {
@@ -83,10 +84,17 @@ __device__ Line choose_line(const AttentionPlanParams& params, std::int64_t* sum
   const int num_sms = params.config.num_ctas / tile_ctas_per_sm(params.config.path, params.config.tile_rows);
   line.num_shares = shares_wanted(line.total * line.group_tiles, params.config.num_ctas, num_sms) / line.group_tiles;
   const int equal = max(kShortestShare, static_cast<int>(quotient(line.total + line.num_shares - 1, line.num_shares)));
-  for (int units = equal; units <= longest_fixed_share(equal); ++units) {
-    const std::int64_t shares = sum_over_sequences(
+  const auto shares_of = [&](int units) {
+    return sum_over_sequences(
         params, sums, [&](const SequencePlan& plan) { return shares_taken(plan, heads, line.group_tiles, units); });
-    if (shares > line.num_shares) continue;
+  };
+  const std::int64_t items = shares_of(kMostUnits);
+  if (items <= line.num_shares && shares_of(whole_share(equal)) == items) {
+    line.share_units = whole_share(equal);
+    return line;
+  }
+  for (int units = equal; units <= longest_fixed_share(equal); ++units) {
+    if (shares_of(units) > line.num_shares) continue;
     line.share_units = units;
     break;
   }

@@ -11,12 +11,18 @@ namespace fastspec::cuda {
 
 constexpr int kKeyTiles = kScoreGroup / 8;  // of 8 keys, in a group
 
-/// 16 bytes that nobody reads again.
-__device__ __forceinline__ uint4 load_once(const void* place) {
+/// For what nobody reads again: it leaves L2 before the logits do, which the next kernel reads.
+__device__ __forceinline__ std::uint64_t streaming_policy() {
+  std::uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;\n" : "=l"(policy));
+  return policy;
+}
+
+__device__ __forceinline__ uint4 load_streamed(const void* place, std::uint64_t policy) {
   uint4 value;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];\n"
+  asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4], %5;\n"
                : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
-               : "l"(place));
+               : "l"(place), "l"(policy));
   return value;
 }
 
@@ -43,6 +49,40 @@ __device__ __forceinline__ void load_queries(const ScoreArguments& arguments, co
   }
 }
 
+/// A lane's part of the keys of a group, and where those of the next one lie.
+template <typename T, int kDim>
+struct GroupKeys {
+  static constexpr int kLoads = kDim / 32;
+  const T* base;  // of the lane's first dimensions
+  std::uint64_t policy;
+  int head_dim;
+  uint4 words[kKeyTiles][kLoads];
+  std::int64_t offsets[kKeyTiles];  // of the keys to load next; -1 = none
+
+  __device__ __forceinline__ explicit GroupKeys(const ScoreKeysParams& params)
+      : base(static_cast<const T*>(params.kv.base) + threadIdx.x % 4 * 8),
+        policy(streaming_policy()),
+        head_dim(params.kv.head_dim) {}
+
+  /// Key n of tile j is key 8 (n / 2) + 2 j + n % 2 of the group.
+  __device__ __forceinline__ void look_up(const ScoreArguments& arguments, const ScoreBlock& block, int group) {
+    const int n = static_cast<int>(threadIdx.x) % kWarpSize / 4;
+#pragma unroll
+    for (int j = 0; j < kKeyTiles; ++j) {
+      const std::int32_t key = block.first_key + group * kScoreGroup + n / 2 * 8 + j * 2 + n % 2;
+      offsets[j] = group < kGroupsOfChunk && key < block.length ? block.key_offset(arguments.params, key) : -1;
+    }
+  }
+  /// Dimensions 32b .. 32b + 31 of all tiles.
+  __device__ __forceinline__ void load(int b) {
+#pragma unroll
+    for (int j = 0; j < kKeyTiles; ++j) {
+      const bool wanted = offsets[j] >= 0 && b * 32 + static_cast<int>(threadIdx.x) % 4 * 8 < head_dim;
+      words[j][b] = wanted ? load_streamed(base + offsets[j] + b * 32, policy) : make_uint4(0, 0, 0, 0);
+    }
+  }
+};
+
 /// Scaled logits of a row's eight keys become distances from the group's largest, stored; its statistics too.
 template <typename Logit>
 __device__ __forceinline__ void leave_row(float (&values)[8], int num_valid, Logit* place, bool exists, float& top,
@@ -64,6 +104,28 @@ __device__ __forceinline__ void leave_row(float (&values)[8], int num_valid, Log
   if (exists) store_eight(place, values);
 }
 
+/// The 16 packed rows of a tile, of which a lane has rows g and g + 8.
+__device__ __forceinline__ void leave_tile(const ScoreArguments& arguments, const ScoreBlock& block, int group,
+                                           int tile, const float (&sums)[kKeyTiles][4], ChunkStatistics& statistics) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize, q = lane % 4;
+  const float scale = arguments.params.scale * kLog2E;
+  const std::int32_t first = block.first_key + group * kScoreGroup + q * 8;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int p = tile * 16 + half * 8 + lane / 4;
+    const bool exists = p < block.num_packed;
+    float values[8], top, sum;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) values[i] = sums[i / 2][half * 2 + i % 2] * scale;
+    Fp16* place = block.logits<Fp16>(arguments, exists ? p : 0) + first;
+    leave_row(values, block.length - first, place, exists, top, sum);
+    if (exists && q == 0) {
+      statistics.top[p][group] = top;
+      statistics.sum[p][group] = sum;
+    }
+  }
+}
+
 template <typename T, int kDim>
 __global__ void __launch_bounds__(kScoreThreads, kDim > 128 ? 2 : 3)
     score_mma_kernel(const __grid_constant__ ScoreArguments arguments) {
@@ -72,43 +134,18 @@ __global__ void __launch_bounds__(kScoreThreads, kDim > 128 ? 2 : 3)
   if (block.num_packed == 0) return;
   __shared__ uint4 queries[kScorePacked / 16][kDim / 16][kWarpSize];
   __shared__ ChunkStatistics statistics;
-  const ScoreKeysParams& params = arguments.params;
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize, warp = static_cast<int>(threadIdx.x) / kWarpSize;
-  const int g = lane / 4, q = lane % 4;
   const int num_tiles = (block.num_packed + 15) / 16;
-  const float scale = params.scale * kLog2E;
-  const T* base = static_cast<const T*>(params.kv.base) + q * 8;
-
-  uint4 keys[kKeyTiles][kLoads];
-  // Key n of tile j is key 8 (n / 2) + 2 j + n % 2 of the group.
-  const auto key_of = [&](int group, int j) {
-    return block.first_key + group * kScoreGroup + g / 2 * 8 + j * 2 + g % 2;
-  };
-  std::int64_t offsets[kKeyTiles];  // of the keys to load next; -1 = none
-  const auto load_keys = [&](int b) {
+  GroupKeys<T, kDim> keys(arguments.params);
+  keys.look_up(arguments, block, warp);
 #pragma unroll
-    for (int j = 0; j < kKeyTiles; ++j) {
-      const bool wanted = offsets[j] >= 0 && b * 32 + q * 8 < params.kv.head_dim;
-      keys[j][b] = wanted ? load_once(base + offsets[j] + b * 32) : make_uint4(0, 0, 0, 0);
-    }
-  };
-  const auto look_up = [&](int group) {
-#pragma unroll
-    for (int j = 0; j < kKeyTiles; ++j) {
-      const std::int32_t key = key_of(group, j);
-      offsets[j] = group < kGroupsOfChunk && key < block.length ? block.key_offset(params, key) : -1;
-    }
-  };
-  look_up(warp);
-#pragma unroll
-  for (int b = 0; b < kLoads; ++b) load_keys(b);
-  look_up(warp + kScoreWarps);
+  for (int b = 0; b < kLoads; ++b) keys.load(b);
+  keys.look_up(arguments, block, warp + kScoreWarps);
   load_queries<T, kDim>(arguments, block, queries);
   __syncthreads();
 
   for (int group = warp; group < kGroupsOfChunk; group += kScoreWarps) {
-    const std::int32_t first = block.first_key + group * kScoreGroup;
-    if (first >= block.length) break;
+    if (block.first_key + group * kScoreGroup >= block.length) break;
     for (int tile = 0; tile < num_tiles; ++tile) {
       float sums[kKeyTiles][4] = {};
 #pragma unroll
@@ -116,27 +153,15 @@ __global__ void __launch_bounds__(kScoreThreads, kDim > 128 ? 2 : 3)
         const uint4 even = queries[tile][2 * b][lane], odd = queries[tile][2 * b + 1][lane];
 #pragma unroll
         for (int j = 0; j < kKeyTiles; ++j) {
-          mma_16x8x16<T>(sums[j], {even.x, even.y, even.z, even.w}, keys[j][b].x, keys[j][b].y);
-          mma_16x8x16<T>(sums[j], {odd.x, odd.y, odd.z, odd.w}, keys[j][b].z, keys[j][b].w);
+          const uint4 key = keys.words[j][b];
+          mma_16x8x16<T>(sums[j], {even.x, even.y, even.z, even.w}, key.x, key.y);
+          mma_16x8x16<T>(sums[j], {odd.x, odd.y, odd.z, odd.w}, key.z, key.w);
         }
-        if (tile == num_tiles - 1) load_keys(b);
+        if (tile == num_tiles - 1) keys.load(b);
       }
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int p = tile * 16 + half * 8 + g;
-        const bool exists = p < block.num_packed;
-        float values[8], top, sum;
-#pragma unroll
-        for (int i = 0; i < 8; ++i) values[i] = sums[i / 2][half * 2 + i % 2] * scale;
-        Fp16* place = block.logits<Fp16>(arguments, exists ? p : 0) + first + q * 8;
-        leave_row(values, block.length - first - q * 8, place, exists, top, sum);
-        if (exists && q == 0) {
-          statistics.top[p][group] = top;
-          statistics.sum[p][group] = sum;
-        }
-      }
+      leave_tile(arguments, block, group, tile, sums, statistics);
     }
-    look_up(group + 2 * kScoreWarps);
+    keys.look_up(arguments, block, group + 2 * kScoreWarps);
   }
   block.finish(arguments, statistics);
 }

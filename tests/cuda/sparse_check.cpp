@@ -48,21 +48,25 @@ struct Timed {
   }
 };
 
-/// Most of the GPU's memory, full of noise, as the K/V of layers.
+/// K/V of layers, noise: of all of them or as many as there is memory for.
 class Pool {
  public:
-  explicit Pool(Sides& sides) {
+  /// @param most_slots of the largest point, one layer.
+  Pool(Sides& sides, std::int64_t most_slots) {
     Random random(1);
     const std::vector<std::byte> noise = to_bytes(normal(std::size_t{1} << 22, 1, random), DType::kBFloat16);
-    buffer_ = sides.gpu.device->allocate(sides.gpu.device->available_bytes() / 10 * 8 / noise.size() * noise.size(),
-                                         "K/V of the measurement");
+    const std::size_t wanted = kSlotBytes * kLayers * static_cast<std::size_t>(most_slots);
+    const std::size_t bytes = std::min(wanted, sides.gpu.device->available_bytes() / 10 * 8);
+    buffer_ = sides.gpu.device->allocate(std::max(bytes, noise.size()), "K/V of the measurement");
     sides.gpu.device->copy_to_device(buffer_.data(), noise.data(), noise.size());
+    sides.gpu.device->synchronize();  // the copies below are on another stream
     for (std::size_t filled = noise.size(); filled < buffer_.bytes();) {
-      const std::size_t bytes = std::min(filled, buffer_.bytes() - filled);
-      cuda::check_cuda(cudaMemcpy(buffer_.as<std::byte>() + filled, buffer_.data(), bytes, cudaMemcpyDeviceToDevice),
+      const std::size_t next = std::min(filled, buffer_.bytes() - filled);
+      cuda::check_cuda(cudaMemcpy(buffer_.as<std::byte>() + filled, buffer_.data(), next, cudaMemcpyDeviceToDevice),
                        "cudaMemcpy of noise");
-      filled += bytes;
+      filled += next;
     }
+    cuda::check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   }
 
   int num_layers(std::int64_t slots) const {
@@ -298,15 +302,16 @@ void time_point(Sides& sides, const Pool& pool, int batch, int context, const Se
 void run(const Settings& settings) {
   Sides sides(settings.device, DType::kBFloat16);
   const int most_batch = *std::max_element(settings.batches.begin(), settings.batches.end());
+  const int longest = *std::max_element(settings.contexts.begin(), settings.contexts.end());
   sides.gpu.ops->reserve({.max_rows = most_batch * kRows,
                           .max_sequences = most_batch,
-                          .max_keys = *std::max_element(settings.contexts.begin(), settings.contexts.end()),
+                          .max_keys = longest,
                           .num_heads = kHeads,
                           .num_kv_heads = kKvHeads,
                           .head_dim = kHeadDim,
                           .hidden_size = kWidth,
                           .max_scored_rows = kRows * static_cast<int>(kNamedHeads.size())});
-  const Pool pool(sides);
+  const Pool pool(sides, std::int64_t{most_batch} * (longest + kPageSize));
   std::printf("%s, bf16, heads %d/%d x %d, %d rows a sequence, named heads: %zu of one K/V head; x of %.2f TB/s\n",
               sides.gpu.device->model_name().c_str(), kHeads, kKvHeads, kHeadDim, kRows, kNamedHeads.size(),
               settings.rate);

@@ -51,7 +51,7 @@ TEST_P(SparseOpsTest, ScoresOfRandomShapes) {
   std::mt19937_64 random(11);
   const auto two = ops(2);
   const auto one = ops(1);
-  for (int round = 0; round < 60; ++round) {
+  for (int round = 0; round < 40; ++round) {
     SCOPED_TRACE(round);
     ScoreShape shape = testing::random_score_shape(random);
     shape.slot_lists = round % 7 == 3;
@@ -128,7 +128,7 @@ TEST_P(SparseOpsTest, SelectionIsTheDefinition) {
   std::mt19937_64 random(13);
   const auto two = ops(2);
   int by_lookahead = 0, whole = 0;
-  for (int round = 0; round < 150; ++round) {
+  for (int round = 0; round < 100; ++round) {
     SCOPED_TRACE(round);
     SelectCase problem(testing::random_select_shape(random, round % 10 == 0 ? 1500 : 150), random());
     two->select_slots(problem.params);
@@ -137,7 +137,7 @@ TEST_P(SparseOpsTest, SelectionIsTheDefinition) {
     by_lookahead += problem.params.lookahead != nullptr && problem.params.lookahead_slots > 0;
     whole += problem.lists[0].length <= problem.params.budget;
   }
-  EXPECT_GT(by_lookahead, 40);
+  EXPECT_GT(by_lookahead, 25);
   EXPECT_GT(whole, 10);
 }
 
