@@ -327,8 +327,10 @@ std::optional<Output> StepRunner::finish(SeqId seq, FinishReason reason) {
 void StepRunner::record_graphs(int max_sequences) {
   FS_CHECK(in_flight_ == nullptr, "graphs are recorded between steps");
   const int drafted = drafter_ == nullptr ? 0 : drafter_->shape().max_nodes;
-  passes_.record(max_sequences, 1 + drafted + max_provisional_);
-  if (selector_ != nullptr && selector_->writes_on_device()) passes_.record(max_sequences, 1 + drafted, selector_);
+  const int most_rows = 1 + drafted + max_provisional_;
+  passes_.record(max_sequences, most_rows);
+  // Sequences that choose their keys share passes with those that read all, so these have as many rows.
+  if (selector_ != nullptr && selector_->writes_on_device()) passes_.record(max_sequences, most_rows, selector_);
   if (drafter_ != nullptr) drafter_->record_graphs(max_sequences);
 }
 

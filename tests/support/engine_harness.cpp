@@ -70,6 +70,8 @@ std::unique_ptr<EngineCore> make_engine(HarnessOptions options) {
   parts.tokenizer = tiny_tokenizer(options.vocab_size);
   std::size_t kv_bytes_per_token =
       std::size_t{2} * parts.model.num_layers * parts.model.kv_size() * size_of(options.dtype);
+  // A page's bounds are as large as one token's K/V.
+  const std::size_t bounds_bytes = options.sparse.selector == "quest" ? kv_bytes_per_token : 0;
   if (options.drafter.kind == "standalone") {
     parts.draft_model = StandaloneModel{
         parts.model, tiny_weights(parts.model, kTargetSeed, options.dtype, device, 5, options.draft_noise)};
@@ -89,8 +91,8 @@ std::unique_ptr<EngineCore> make_engine(HarnessOptions options) {
     nodes += SparseSteps::longest_run(config, nodes);
     const int slots = nodes * options.max_num_seqs + (options.replays ? 1 : 0);
     const int scratch_pages = (slots + options.page_size - 1) / options.page_size;
-    config.kv_cache_bytes =
-        static_cast<std::int64_t>(kv_bytes_per_token * options.page_size * (options.num_pages + scratch_pages));
+    config.kv_cache_bytes = static_cast<std::int64_t>((kv_bytes_per_token * options.page_size + bounds_bytes) *
+                                                      static_cast<std::size_t>(options.num_pages + scratch_pages));
   }
   parts.drafter = std::move(options.own_drafter);
   parts.selector = std::move(options.own_selector);

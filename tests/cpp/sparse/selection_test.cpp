@@ -82,7 +82,7 @@ Seen run_watched(const SelectionCase& setting) {
   Seen seen;
   int steps = 0;
   seen.outputs = run(*engine, requests_of(setting), 1, [&](EngineCore& core) {
-    core.check_invariants();
+    core.kv().check_invariants();
     if (!setting.cuts || ++steps % 5 != 0 || steps > 30) return;
     for (const auto& sequence : core.scheduler().running_sequences()) {
       const int kept = sequence->prompt_len() + sequence->num_generated() / 2;
@@ -166,7 +166,7 @@ class DustinTest : public ::testing::Test {
 TEST_F(DustinTest, LooksBackAndAheadWithEveryDrafterThatCan) {
   for (const char* drafter : {"standalone", "longspec"}) {
     for (const bool replays : {false, true}) {
-      SelectionCase setting{.selector = "dustin", .drafter = {.kind = drafter}};
+      SelectionCase setting{.selector = "dustin", .drafter = {.kind = drafter, .model = "tiny"}};
       setting.drafter.tree_widths = {2, 2};
       setting.replays = setting.pipelined = replays;
       setting.manifest = manifest(drafter, 8, "mean");
@@ -179,7 +179,7 @@ TEST_F(DustinTest, LooksBackAndAheadWithEveryDrafterThatCan) {
 }
 
 TEST_F(DustinTest, WithoutSlotsForLookaheadIsHistoryAlone) {
-  SelectionCase setting{.selector = "dustin", .drafter = {.kind = "standalone"}};
+  SelectionCase setting{.selector = "dustin", .drafter = {.kind = "standalone", .model = "tiny"}};
   setting.manifest = manifest("standalone", 0, "mean");
   const Seen none = run_watched(setting);
   setting.selector = "history";

@@ -23,6 +23,9 @@ class SelectorMatrix : public ::testing::Test {
  protected:
   void run_all(const std::string& selector, const MatrixSetting& setting) {
     for (const Disturbance disturbance : kDisturbances) {
+      // What is cut at random comes to an end only where steps accept many tokens.
+      const bool is_fast = setting.drafter == MatrixDrafter::kPlantedTree && setting.probability == 1;
+      if (disturbance == Disturbance::kTruncation && !is_fast) continue;
       HarnessOptions base;
       base.has_windows = false;
       base.sparse.selector = selector;
@@ -30,7 +33,7 @@ class SelectorMatrix : public ::testing::Test {
       base.sparse.sinks = 2;
       base.sparse.recent = 4;
       base.sparse.refresh_interval = 3;
-      base.pipelined = disturbance == Disturbance::kTruncation;
+      base.pipelined = disturbance == Disturbance::kTruncation || disturbance == Disturbance::kPreemption;
       if (selector == "dustin") base.sparse.manifest = path_;
       const MatrixCase one{setting, 8, disturbance};
       SCOPED_TRACE(selector + ", " + describe(one, 0.7f, true));
@@ -54,10 +57,11 @@ class SelectorMatrix : public ::testing::Test {
 TEST_F(SelectorMatrix, History) {
   run_all("history", {MatrixDrafter::kNone});
   run_all("history", {MatrixDrafter::kPlantedTree, 0.8, "auto"});
+  run_all("history", {MatrixDrafter::kPlantedTree, 1.0});
 }
 TEST_F(SelectorMatrix, Quest) {
   run_all("quest", {MatrixDrafter::kNgram});
-  run_all("quest", {MatrixDrafter::kPlantedTree, 0.8});
+  run_all("quest", {MatrixDrafter::kPlantedTree, 1.0});
 }
 TEST_F(SelectorMatrix, Oracle) {
   run_all("oracle", {MatrixDrafter::kPlantedTree, 0.8});
