@@ -174,7 +174,8 @@ DFlashModel random_dflash(int num_layers, int block_size, const ModelConfig& tar
   model.config.block_size = block_size;
   model.config.target_layers = default_target_layers(target.num_layers, num_layers);
   std::vector<int>& layers = model.config.target_layers;
-  if (layers.back() < num_layers - 1) std::iota(layers.begin(), layers.end(), 0);  // too few for the usual places
+  const bool ascend = std::adjacent_find(layers.begin(), layers.end(), std::greater_equal<>()) == layers.end();
+  if (!ascend) std::iota(layers.begin(), layers.end(), 0);  // too few for the usual places
   RandomWeights make(device, dtype);
   model.fc = make.matrix(target.hidden_size, num_layers * target.hidden_size);
   model.hidden_norm = make.vector(target.hidden_size);
