@@ -12,6 +12,8 @@ namespace {
 // costs no more than this share of the time.
 constexpr int kFullEvery = 100;  // steps
 constexpr double kFullShare = 0.005;
+constexpr int kTeachers =
+    8;  // sequences whose chances are learned from in a step: fits are on the host's critical path
 
 bool is_sampled(const Sequence& sequence) {
   return sequence.request().sampling.temperature > 0;
@@ -111,6 +113,7 @@ void StepBudget::observe(const Step& step, double seconds) {
   bool drafts = false;
   // What is verified in full by rule says nothing of what drafting costs and brings where it is cut to what pays.
   const bool is_chosen = config_.mode != RowBudgetMode::kAuto || (steps_since_full_ > 0 && !is_warming_up(step));
+  const int stride = (step.size() + kTeachers - 1) / kTeachers;
   const std::int64_t undrafted_before = stats_.passes_undrafted;
   for (int i = 0; i < step.size(); ++i) {
     const SequencePlan& planned = step.plan.sequences[i];
@@ -122,7 +125,9 @@ void StepBudget::observe(const Step& step, double seconds) {
     if (planned.max_drafted == 0 || step.acceptances[i].finish != FinishReason::kNone) continue;
     if (planned.num_provisional > 0 || step.acceptances[i].ends_provisionally) continue;  // nor behind provisional ones
     const std::vector<int>& path = step.acceptances[i].path;
-    calibration_.observe(step.trees[i], path, is_sampled(*sequence));
+    // Sequences take turns: lengths move with every step.
+    const int turn = static_cast<int>(sequence->id()) + sequence->len();
+    if (turn % stride == 0) calibration_.observe(step.trees[i], path, is_sampled(*sequence));
     if (is_chosen) switch_.observe(step.trees[i].num_drafted(), static_cast<int>(path.size()), sequence->drafting);
   }
   if (drafts && switch_.is_probe()) ++stats_.probe_steps;

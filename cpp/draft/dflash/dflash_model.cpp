@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <functional>
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -161,6 +162,9 @@ std::vector<int> default_target_layers(int num_target_layers, int num_draft_laye
 
 DFlashModel random_dflash(int num_layers, int block_size, const ModelConfig& target, const Weights& target_weights,
                           DType dtype, Device& device) {
+  if (num_layers > target.num_layers) {
+    fail(ErrorCode::kInvalidArgument, "a block drafter of ", num_layers, " layers for a target of ", target.num_layers);
+  }
   DFlashModel model;
   ModelConfig& decoder = model.config.decoder = target;
   decoder.num_layers = num_layers;
@@ -169,6 +173,9 @@ DFlashModel random_dflash(int num_layers, int block_size, const ModelConfig& tar
   decoder.qk_norm = true;
   model.config.block_size = block_size;
   model.config.target_layers = default_target_layers(target.num_layers, num_layers);
+  std::vector<int>& layers = model.config.target_layers;
+  const bool ascend = std::adjacent_find(layers.begin(), layers.end(), std::greater_equal<>()) == layers.end();
+  if (!ascend) std::iota(layers.begin(), layers.end(), 0);  // too few for the usual places
   RandomWeights make(device, dtype);
   model.fc = make.matrix(target.hidden_size, num_layers * target.hidden_size);
   model.hidden_norm = make.vector(target.hidden_size);

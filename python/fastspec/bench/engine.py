@@ -132,7 +132,7 @@ class ModelSide:
         self._prompt_seconds = 0.0
 
     def prepare(self, point: Point) -> None:
-        """A short run, in which graphs are recorded; a whole one where a row budget makes more shapes."""
+        """A short run, in which graphs are recorded and buffers grow; a whole one with a row budget."""
         self._point = point
         self._requests = self._make_requests(self._max_tokens if self._variant else min(8, self._max_tokens))
         self.run()

@@ -142,7 +142,7 @@ TEST_F(DFlashModelTest, LayersThatNobodyNamesAreTheUsualOnes) {
 
 TEST_F(DFlashModelTest, ValuesThatAreNoNumbersAreRefused) {
   for (const std::string dtype : {"F32", "BF16", "F16"}) {
-    for (const std::string high : {std::string("\xFF"), std::string("\x7F")}) {  // NaN; all bits but the sign's
+    for (const std::string& high : {std::string("\xFF"), std::string("\x7F")}) {  // NaN; all bits but the sign's
       std::vector<TestTensor> tensors = draft_tensors({.dtype = dtype});
       for (TestTensor& tensor : tensors) {
         if (tensor.name != "layers.1.mlp.up_proj.weight") continue;

@@ -134,7 +134,7 @@ TEST_F(LongSpecModelTest, OurFormatWithWindowNormAndVocabulary) {
 
 TEST_F(LongSpecModelTest, ValuesThatAreNoNumbersAreRefused) {
   for (const std::string dtype : {"F32", "BF16", "F16"}) {
-    for (const std::string high : {std::string("\xFF"), std::string("\x7F")}) {  // NaN; all bits but the sign's
+    for (const std::string& high : {std::string("\xFF"), std::string("\x7F")}) {  // NaN; all bits but the sign's
       std::vector<TestTensor> tensors = block_tensors({.dtype = dtype});
       for (TestTensor& tensor : tensors) {
         if (tensor.name != "cross_attn.q_proj.bias") continue;

@@ -159,34 +159,6 @@ TEST(AutoBudget, DraftsThatAreAlwaysTakenAreVerified) {
   EXPECT_LE(stats.verified_tokens, stats.drafted_tokens);
 }
 
-TEST(AutoBudget, FullStepsCostNextToNothing) {
-  const std::vector<Request> requests = some_requests(4, 100);
-  for (const double row : {0.001, 40.0}) {  // of ten milliseconds
-    HarnessOptions options = planted_options(requests, 0.6, row);
-    options.budget.ratios = {0.3, 1};
-    const auto engine = make_engine(std::move(options));
-    std::int64_t steps = 0;
-    for (int round = 0; round < 8; ++round) {
-      run(*engine, requests);
-      for (const RatioCount& count : engine->stats().budget.ratios) steps = std::max(steps, count.steps);
-    }
-    EXPECT_GT(steps, 100);
-    EXPECT_EQ(engine->stats().budget.full_steps > 0, row < 1) << row;
-  }
-}
-
-TEST(AutoBudget, WhatPaysOnlyWhenItIsCutIsCutAndNotStopped) {
-  // In full a draft brings 1.2 tokens for six rows more, cut 0.6 for one. Only the latter pays.
-  const std::vector<Request> requests = some_requests(8, 100);
-  HarnessOptions options = planted_options(requests, 0.6, 0);
-  options.costs->linear = {{8, 16, 17, 64}, {10, 11, 20, 80}};
-  const auto engine = make_engine(std::move(options));
-  for (const Request& request : requests) engine->submit(request);
-  for (int step = 0; step < 25; ++step) engine->step();
-  EXPECT_EQ(engine->stats().budget.passes_undrafted, 0);
-  EXPECT_GT(engine->stats().budget.ratios.front().steps, 10);
-}
-
 TEST(FixedBudget, KeepsItsShareAndSaysSo) {
   const std::vector<Request> requests = some_requests(4, 100);
   HarnessOptions options = planted_options(requests, 0.8, 1);

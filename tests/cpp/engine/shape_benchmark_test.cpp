@@ -4,6 +4,7 @@
 
 #include <fstream>
 
+#include "engine/synthetic_drafter.h"
 #include "support/expect_error.h"
 #include "support/temporary_directory.h"
 
@@ -97,23 +98,44 @@ TEST_F(ShapeBenchmarkTest, ARandomBlockDrafterWorksAndChangesNoAcceptance) {
   EXPECT_EQ(point.stats.draft_failures, 0);
 }
 
-TEST_F(ShapeBenchmarkTest, ConfidencesRankAsWellAsAsked) {
+TEST(SyntheticDrafterTest, ConfidencesRankAsWellAsAskedAndAreChances) {
+  for (const double ranking : {0.5, 0.75, 0.95}) {
+    SyntheticDrafter drafter({.rows = 8, .acceptance = 3.5, .ranking_power = ranking});
+    std::vector<float> accepted, refused;
+    const TokenId root[] = {5};
+    DraftRequest request{.seq = 3, .tokens = root, .max_drafted = 8, .max_depth = 8};
+    for (int step = 0; step < 600; ++step) {
+      TokenTree tree(5);
+      drafter.draft({&request, 1}, {&tree, 1});
+      int node = 1;
+      while (tree.tokens[node] == SyntheticDrafter::kDrawn) accepted.push_back(tree.confidence[node++]);
+      refused.push_back(tree.confidence[node]);
+    }
+    double won = 0, mean = 0;
+    for (const float good : accepted) {
+      mean += static_cast<double>(good);
+      for (const float bad : refused) won += good > bad ? 1 : good == bad ? 0.5 : 0;
+    }
+    for (const float bad : refused) mean += static_cast<double>(bad);
+    const auto count = static_cast<double>(accepted.size() + refused.size());
+    EXPECT_NEAR(won / static_cast<double>(accepted.size() * refused.size()), ranking, 0.03);
+    EXPECT_NEAR(mean / count, static_cast<double>(accepted.size()) / count, 0.02);
+  }
+}
+
+TEST_F(ShapeBenchmarkTest, ARowBudgetCutsSyntheticDrafts) {
   config_.synthetic_rows = 8;
   config_.synthetic_acceptance = 4;
-  config_.max_length = 256;
-  config_.max_num_slots = 3 * 256;
-  std::vector<double> kept;  // accepted tokens of a pass, of half of the rows
-  for (const double ranking : {0.5, 0.8, 0.99}) {
-    config_.synthetic_ranking = ranking;
-    ShapeBenchmark benchmark(config_);
-    benchmark.set_row_budget("fixed:0.5");
-    const ShapePoint point = benchmark.measure(3, 60, 30, 1, true);
-    EXPECT_LT(point.stats.verified_tokens, 0.6 * static_cast<double>(point.stats.drafted_tokens));
-    kept.push_back(static_cast<double>(point.stats.accepted_tokens) / static_cast<double>(point.stats.decoding_passes));
-  }
-  EXPECT_LT(kept[0] + 0.1, kept[1]);
-  EXPECT_LT(kept[1], kept[2]);
-  EXPECT_GT(kept[2], 3.2) << "of four, with half of the rows";
+  config_.synthetic_ranking = 0.8;
+  config_.max_length = 60 + config_.growth(20, 1);
+  config_.max_num_slots = 3 * config_.max_length;
+  ShapeBenchmark benchmark(config_);
+  benchmark.set_row_budget("fixed:0.5");
+  const EngineStats cut = benchmark.measure(3, 60, 20, 1, true).stats;
+  EXPECT_EQ(cut.verified_tokens, 20 * 11) << "of 24 drafted rows and three roots: half is fourteen";
+  EXPECT_LT(cut.accepted_tokens, 20 * 3 * 4);
+  benchmark.set_row_budget("off");
+  EXPECT_EQ(benchmark.measure(3, 60, 20, 1, true).stats.accepted_tokens, 20 * 3 * 4);
 }
 
 TEST_F(ShapeBenchmarkTest, RefusesImpossibleAcceptance) {
