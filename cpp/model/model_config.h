@@ -10,9 +10,10 @@
 #include <vector>
 
 #include "base/types.h"
-#include "io/json.h"
 
 namespace fastspec {
+
+class JsonView;
 
 enum class RopeType { kDefault, kLinear, kLlama3, kYarn };
 

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "io/json.h"
 
 namespace fastspec {
 

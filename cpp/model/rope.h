@@ -1,10 +1,11 @@
 // Reading of the rotary embedding's part of a config.json, in both of its spellings. No tensors.
 #pragma once
 
-#include "io/json.h"
 #include "model/model_config.h"
 
 namespace fastspec {
+
+class JsonView;
 
 /// @param config the whole document: `rope_theta` with `rope_scaling` (older writers) or `rope_parameters` (newer).
 /// @param max_position_embeddings stands in for an original length that a scaled type does not give.

@@ -63,7 +63,6 @@ def test_cli_profile_and_its_picture(
     assert json.loads(Path(profile["cache_file"]).read_text())["key"] == profile["key"]
     costs = tmp_path / "costs.json"
     costs.write_text(result.stdout)
-    pytest.importorskip("matplotlib")
     assert main(["profile", "plot", str(costs)]) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "costs.png")
     assert (tmp_path / "costs.png").read_bytes().startswith(b"\x89PNG")

@@ -86,7 +86,6 @@ def test_manifest_of_another_model_is_refused(tiny_model_dir: Path, tiny_draft_d
 
 
 def test_profile_picture(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     from fastspec.sparse.pictures import draw_profile
     from fastspec.sparse.profile import Profile
     from fastspec.sparse.search import Scored, Search

@@ -329,7 +329,6 @@ def test_retrieval_alone(tiny_model_dir: Path) -> None:
 
 
 def test_picture_of_a_report(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     from fastspec.sparse.pictures import draw_quality
 
     entries = report.summarise([cell("history", b, 8, 0.8) for b in (32, 64)] + [cell("dense", None, 8, 0.0)], 50, 0)

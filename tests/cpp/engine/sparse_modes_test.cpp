@@ -7,6 +7,7 @@
 #include <set>
 
 #include "backend/intercepted_ops.h"
+#include "base/check.h"
 #include "support/engine_harness.h"
 
 namespace fastspec::testing {

@@ -109,7 +109,10 @@ TEST(PagedKvCacheTest, ImpossiblePlansChangeNothing) {
     kv.check_invariants();
   };
   refuses({planned(2, 0, 8), planned(1, 4, 1)}, {"no free page"});
-  refuses({planned(2, 0, 8), planned(1, 3, 1)}, {"sequence 1", "at 3", "cached are 4"});
+  refuses({planned(2, 0, 8), planned(1, 5, 1)}, {"sequence 1", "at 5", "cached are 4"});
+  SequencePlan sparse_again = planned(1, 3, 1);  // only a dense pass computes cached tokens anew
+  sparse_again.kv_mode = KvMode::kSparse;
+  refuses({planned(2, 0, 8), sparse_again}, {"sequence 1", "at 3", "cached are 4"});
   refuses({planned(2, 0, 1, 3, 1), planned(1, 4, 1, 2, 1)}, {"drafts 5 rows", "scratch slots are 4"});
   refuses({planned(7, 0, 1)}, {"sequence 7"});
 }

@@ -271,7 +271,7 @@ TEST(BuildBatchTest, OperationsOfTheDeviceFindRoomAndAllCachedKeys) {
   EXPECT_TRUE(batch.kv.entries.empty());
   EXPECT_EQ(batch.kv.num_unwritten, 5);
   ASSERT_EQ(batch.kv.contexts.size(), 4u);
-  const int cached[] = {5, 9, 6, 3};
+  const int cached[] = {0, 9, 6, 0};  // those of dense sequences are not asked for
   for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(batch.kv.contexts[i].length, cached[i]);
 }
 
