@@ -62,10 +62,10 @@ EngineConfig fitting_config(const BenchOptions& options) {
 
 int bench_shape(const BenchOptions& options) {
   const EngineConfig& engine = options.engine.raw_config();
-  if (!engine.model.empty() || options.engine.has_drafter()) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        "--shape measures without files: give no --model or --drafter; --synthetic-rows shows a drafter's gain");
+  if (!engine.model.empty() || options.engine.names_speculation()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--shape measures dense passes without files: give no --model, no --drafter, and no options of a row "
+                "budget or of sparse passes; --synthetic-rows shows a drafter's gain");
   }
   check_positive("--steps", options.steps);
   return run_shape_bench({.config = {.shape = options.shape,

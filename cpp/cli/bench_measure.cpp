@@ -34,6 +34,19 @@ BudgetStats difference(BudgetStats after, const BudgetStats& before) {
   return after;
 }
 
+SparseStats difference(SparseStats after, const SparseStats& before) {
+  after.sparse_passes -= before.sparse_passes;
+  after.dense_passes -= before.dense_passes;
+  after.kv_bytes_read -= before.kv_bytes_read;
+  after.kv_bytes_dense -= before.kv_bytes_dense;
+  after.confirmed_tokens -= before.confirmed_tokens;
+  after.taken_back_tokens -= before.taken_back_tokens;
+  after.refreshes -= before.refreshes;
+  after.mass_passes -= before.mass_passes;
+  after.mass_sum -= before.mass_sum;
+  return after;
+}
+
 /// after - before, for what a benchmark reads.
 EngineStats difference(EngineStats after, const EngineStats& before) {
   after.steps -= before.steps;
@@ -43,6 +56,7 @@ EngineStats difference(EngineStats after, const EngineStats& before) {
   after.decoding_tokens -= before.decoding_tokens;
   after.generated_tokens -= before.generated_tokens;
   after.budget = difference(std::move(after.budget), before.budget);
+  after.sparse = difference(after.sparse, before.sparse);
   after.drafted_tokens -= before.drafted_tokens;
   after.verified_tokens -= before.verified_tokens;
   after.accepted_tokens -= before.accepted_tokens;
@@ -50,6 +64,7 @@ EngineStats difference(EngineStats after, const EngineStats& before) {
   after.plan_seconds -= before.plan_seconds;
   after.draft_seconds -= before.draft_seconds;
   after.budget_seconds -= before.budget_seconds;
+  after.select_seconds -= before.select_seconds;
   after.verify_seconds -= before.verify_seconds;
   after.accept_seconds -= before.accept_seconds;
   after.commit_seconds -= before.commit_seconds;

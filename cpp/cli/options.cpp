@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <iterator>
@@ -129,6 +130,13 @@ void EngineOptions::add_to(CLI::App& app) {
   add_number(app, "--threads", config_.num_threads, "CPU threads; 0: all cores")->capture_default_str()->group(group);
 }
 
+bool EngineOptions::names_speculation() const {
+  const CLI::Option* const options[] = {max_draft_tokens_, row_budget_, budget_objective_, profile_seconds_,
+                                        kv_budget_,        guarantee_,  refresh_};
+  const auto is_given = [](const CLI::Option* option) { return option->count() > 0; };
+  return has_drafter() || has_sparse() || std::any_of(std::begin(options), std::end(options), is_given);
+}
+
 void EngineOptions::set_sparse(SparseConfig& sparse) const {
   sparse.set_selector(sparse_);
   sparse.set_guarantee(guarantee_text_);
@@ -190,6 +198,9 @@ EngineConfig EngineOptions::config() const {
 }
 
 std::unique_ptr<Engine> EngineOptions::load(const EngineConfig& config) const {
+  if (config.sparse.enabled() && config.sparse.guarantee == Guarantee::kSparse) {
+    std::fprintf(stderr, "guarantee sparse: tokens are shown unconfirmed and may differ from plain decoding's\n");
+  }
   LoadBar bar;
   return Engine::create(config, [&](std::size_t done, std::size_t total) {
     if (interrupted()) throw Interrupted();

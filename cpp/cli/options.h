@@ -63,6 +63,8 @@ class EngineOptions {
   bool has_max_num_seqs() const { return max_num_seqs_->count() > 0; }
   bool has_drafter() const { return !drafter_.empty() && drafter_ != "none"; }
   bool has_sparse() const { return !sparse_.empty() && sparse_ != "none"; }
+  /// Whether an option of drafters, of the row budget or of sparse passes was given.
+  bool names_speculation() const;
 
  private:
   void set_sparse(SparseConfig& sparse) const;

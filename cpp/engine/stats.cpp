@@ -23,7 +23,7 @@ std::string sparse_text(const SparseStats& sparse) {
   text << std::fixed << std::setprecision(2) << "sparse passes " << sparse.sparse_passes << ", dense "
        << sparse.dense_passes << "; K/V read " << static_cast<double>(sparse.kv_bytes_read) / kMiB << " MiB, "
        << share(static_cast<double>(sparse.kv_bytes_read), static_cast<double>(sparse.kv_bytes_dense))
-       << "% of what dense passes would have read";
+       << "% of what the same passes would have read densely";
   if (sparse.confirmed_tokens + sparse.taken_back_tokens > 0) {
     text << "; provisional tokens confirmed " << sparse.confirmed_tokens << ", taken back " << sparse.taken_back_tokens;
   }

@@ -23,7 +23,7 @@ top: list of TokenLogprob, descending, as many as were asked for)");
   Record<SparseStats> sparse(module, "SparseStats", R"(What sparse passes did; passes are decoding passes.
 
 sparse_passes, dense_passes: how many of each
-kv_bytes_read: cached keys and values that both read; kv_bytes_dense: what dense passes in their place would have read
+kv_bytes_read: cached keys and values that both read; kv_bytes_dense: what all of these passes would have read densely
 confirmed_tokens, taken_back_tokens: provisional tokens that a dense pass drew too, and the others of their runs
 refreshes: of keys and values that sparse passes had computed
 mean_mass: share of the attention inside what sparse passes read, as far as their selector knows it (mass_passes))");

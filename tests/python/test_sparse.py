@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from conftest import RunCli
 
-from fastspec import LLM, Guarantee, InvalidArgumentError, SamplingParams, SparseConfig
+from fastspec import LLM, Guarantee, InvalidArgumentError, NotFoundError, SamplingParams, SparseConfig
 
 PARAMS = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
 PROMPT = "the dog and then the dog and then the dog and then the dog and then the"
@@ -34,6 +34,34 @@ def test_exact_runs_give_the_tokens_of_plain_decoding(tiny_model_dir: Path, llm:
             dense = sparse.generate(PROMPT, PARAMS, sparse=False, progress=False)[0].outputs[0]
             assert dense.stats is not None
             assert dense.stats.sparse.sparse_passes == 0
+
+
+def test_a_config_stays_the_callers(tiny_model_dir: Path) -> None:
+    config = SparseConfig(selector="streaming", kv_budget=64)
+    LLM(tiny_model_dir, sparse=config, kv_budget=24, guarantee="sparse", device="cpu:reference")
+    assert (config.kv_budget, config.guarantee) == (64, Guarantee.EXACT)
+
+
+def test_a_manifest_may_lie_at_home(tiny_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(NotFoundError, match=f"{tmp_path}/heads.json"):
+        LLM(tiny_model_dir, sparse="dustin:~/heads.json", device="cpu:reference")
+
+
+def test_bench_of_a_shape_refuses_what_it_would_ignore(run_cli: RunCli) -> None:
+    for option in (["--sparse", "streaming"], ["--kv-budget", "64"], ["--row-budget", "auto"]):
+        seen = run_cli("bench", "--shape", "qwen2.5-7b", *option)
+        assert seen.returncode == 2
+        assert "--shape measures dense passes without files" in seen.stderr
+
+
+def test_bench_counts_the_sparse_passes_of_its_own_runs(tiny_model_dir: Path, run_cli: RunCli) -> None:
+    options = ["--context", "80", "--max-tokens", "20", "--repeat", "2", "--sparse", "streaming", "--kv-budget", "24"]
+    seen = run_cli("bench", "--model", str(tiny_model_dir), *options, "--guarantee", "sparse", "--batch", "1", "--json")
+    assert seen.returncode == 0, seen.stderr
+    assert "guarantee sparse" in seen.stderr
+    plain = json.loads(seen.stdout)["cases"][0]["plain"]
+    assert 0 < plain["sparse"]["sparse_passes"] < 20
 
 
 def test_the_sparse_guarantee_says_so(tiny_model_dir: Path) -> None:

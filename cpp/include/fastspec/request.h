@@ -80,7 +80,7 @@ struct SparseStats {
   std::int64_t sparse_passes = 0;
   std::int64_t dense_passes = 0;
   std::int64_t kv_bytes_read = 0;      // of cached keys and values, by both
-  std::int64_t kv_bytes_dense = 0;     // what dense passes in their place would have read
+  std::int64_t kv_bytes_dense = 0;     // what all of these passes would have read densely
   std::int64_t confirmed_tokens = 0;   // provisional tokens that a dense pass drew too
   std::int64_t taken_back_tokens = 0;  // and the others of their runs
   std::int64_t refreshes = 0;          // K/V of sparse passes computed anew, Guarantee::kSparse

@@ -110,11 +110,13 @@ def _srh(options: argparse.Namespace) -> int:
     from fastspec.sparse import pictures
     from fastspec.sparse.context import refuse_windows
     from fastspec.sparse.profile import ANSWER_TOKENS, decode, profile, table
+    from fastspec.sparse.signals import Budget
     from fastspec.train.files import check_output
     from fastspec.train.texts import read_texts
 
     chosen = ProfileOptions(**changes(options, ProfileOptions))
     chosen.validate()
+    Budget(chosen.budget, chosen.sinks, chosen.recent).validate()
     check_files(options.data)
     check_output(options.out)
     if options.plot is not None:

@@ -120,7 +120,7 @@ class QualityOptions:
         max_tokens: of a continuation.
         rows: of a step; 0 = as the engine accepts with the drafter, 5 without one.
         page: tokens of a page, for Quest.
-        retrieval_lengths: tokens of retrieval prompts; () = no retrieval.
+        retrieval_lengths: tokens of retrieval prompts; "" = no retrieval.
         retrieval_each: questions of each length and kind.
         retrieval_keys: needles of a multi-key prompt.
         samples: resamples of the bootstrap, over documents.
