@@ -2,19 +2,15 @@
 // after calibration, and how many tokens the same number of verified rows accepts when every sequence gets the same
 // share and when all are ranked together. Drafts are verified in full, so that every fate is known; a sequence counts
 // until a run of 16 tokens comes a second time, because small models loop.
-//   study_drafts --model DIR --drafter SPEC --prompts FILE [--batch 16] [--max-tokens 128] [--temperature 0]
-//                [--dtype bfloat16] [--tree-widths 1,1,1,1] [--max-draft-tokens N] [--labels 22000]
-//                [--minutes 600] [--device cpu] [--threads 0] [--csv OUT]
-// FILE has a JSON array of token ids in every line. OUT gets a line for every drafted token; margins are seen on a CPU.
+// --help has the options.
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <limits>
-#include <map>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <unordered_map>
 
 #include "backend/intercepted_ops.h"
@@ -143,37 +139,33 @@ struct Options {
   double minutes = 600;  // at most
 };
 
-std::vector<int> integers(const std::string& text) {
-  std::vector<int> values;
-  std::istringstream stream(text);
-  for (std::string part; std::getline(stream, part, ',');) values.push_back(std::stoi(part));
-  return values;
-}
-
-Options parse(int count, char** arguments) {
-  std::map<std::string, std::string> given = {{"--batch", "16"}, {"--dtype", "bfloat16"}, {"--device", "cpu"}};
-  for (int i = 1; i + 1 < count; i += 2) given[arguments[i]] = arguments[i + 1];
-  Options options;
-  options.prompts = given["--prompts"];
-  options.csv = given["--csv"];
-  if (given.count("--max-tokens") > 0) options.max_tokens = std::stoi(given["--max-tokens"]);
-  if (given.count("--temperature") > 0) options.temperature = std::stof(given["--temperature"]);
-  if (given.count("--labels") > 0) options.labels = std::stoi(given["--labels"]);
-  if (given.count("--minutes") > 0) options.minutes = std::stod(given["--minutes"]);
+void add_options(CLI::App& app, Options& options) {
   EngineConfig& engine = options.engine;
-  if (given.count("--threads") > 0) engine.num_threads = std::stoi(given["--threads"]);
-  engine.model = given["--model"];
-  engine.device = given["--device"];
-  engine.dtype = parse_dtype(given["--dtype"]);
-  engine.max_num_seqs = std::stoi(given["--batch"]);
+  engine.dtype = DType::kBFloat16;
   engine.max_batch_rows = 4096;
   engine.max_model_len = 1024;
-  engine.speculation.drafter = DrafterConfig::parse(given["--drafter"]);
-  if (given.count("--tree-widths") > 0) engine.speculation.drafter.tree_widths = integers(given["--tree-widths"]);
-  if (given.count("--max-draft-tokens") > 0) {
-    engine.speculation.max_draft_tokens = std::stoi(given["--max-draft-tokens"]);
-  }
-  return options;
+  app.add_option("--model", engine.model, "Hugging Face directory")->required();
+  app.add_option_function<std::string>(
+         "--drafter", [&engine](const std::string& text) { engine.speculation.drafter = DrafterConfig::parse(text); },
+         "standalone:DIR, longspec:DIR or dflash:DIR")
+      ->required();
+  app.add_option("--prompts", options.prompts, "A file with a JSON array of token ids in every line")->required();
+  app.add_option("--batch", engine.max_num_seqs, "Sequences at once")->capture_default_str();
+  app.add_option("--max-tokens", options.max_tokens, "Generated for each prompt")->capture_default_str();
+  app.add_option("--temperature", options.temperature, "Of sampling")->capture_default_str();
+  app.add_option_function<std::string>(
+         "--dtype", [&engine](const std::string& text) { engine.dtype = parse_dtype(text); }, "Of weights and K/V")
+      ->default_str(to_string(*engine.dtype));
+  app.add_option("--tree-widths", engine.speculation.drafter.tree_widths, "Nodes of each level of the tree: 1,1,1,1")
+      ->delimiter(',');
+  app.add_option("--max-draft-tokens", engine.speculation.max_draft_tokens,
+                 "Drafted for one sequence and step; default: as the engine");
+  app.add_option("--labels", options.labels, "Stop after this many drafted tokens whose fate is known")
+      ->capture_default_str();
+  app.add_option("--minutes", options.minutes, "And after this time")->capture_default_str();
+  app.add_option("--device", engine.device, "cpu or cuda:N")->capture_default_str();
+  app.add_option("--threads", engine.num_threads, "CPU threads; 0: all cores")->capture_default_str();
+  app.add_option("--csv", options.csv, "Gets a line for every drafted token; margins are seen on a CPU");
 }
 
 /// Calls `use(node, depth, accepted)` for every node whose path was accepted.
@@ -216,6 +208,7 @@ std::vector<std::vector<Fate>> record(const Options& options) {
     request.sampling.seed = ++seed;
     engine.submit(request);
   }
+  if (seed == 0) fail(ErrorCode::kInvalidArgument, "--prompts ", options.prompts, ": no line could be read");
   int labels = 0;
   std::size_t counted = 0;
   const auto start = std::chrono::steady_clock::now();
@@ -381,7 +374,10 @@ void write_csv(const std::string& path, std::span<const std::vector<Fate>> steps
 
 int main(int count, char** arguments) try {
   using namespace fastspec;
-  const Options options = parse(count, arguments);
+  CLI::App app("What a drafter's confidences are worth, on real drafts");
+  Options options;
+  add_options(app, options);
+  CLI11_PARSE(app, count, arguments);
   const std::vector<std::vector<Fate>> steps = record(options);
   print_calibration(steps, options.temperature > 0);
   print_budget_use(steps, options.temperature > 0, options.engine.max_num_seqs);

@@ -70,7 +70,7 @@ model=$(python tools/fetch_demo_model.py | tail -n 1) && export FASTSPEC_TEST_MO
 step "demo model" test -f "$model/model.safetensors"
 step "ctest, optimised" ctest --test-dir "$release" --output-on-failure -j "$(nproc)"
 step "package" consumer
-step "pytest" python -m pytest -q -n "$(( $(nproc) < 4 ? $(nproc) : 4 ))"
+step "pytest" python -m pytest -q --dist loadgroup -n "$(( $(nproc) < 4 ? $(nproc) : 4 ))"
 step "GPU kernels compile" compile_kernels
 step "build with sanitizers" build_sanitizers && step "ctest, sanitizers" ctest --preset cpu-debug -j "$(nproc)"
 summary

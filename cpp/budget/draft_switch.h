@@ -24,8 +24,8 @@ struct DraftCandidate {
 
 class DraftSwitch {
  public:
-  /// @param min_saving what a change must gain (0.03 = 3 %): less is left as it is. A third of it is enough to stop
-  /// drafting, so that what is left as it is never costs much against plain decoding.
+  /// @param min_saving what a change must gain (0.03 = 3 %): less is left as it is. Three tenths of it are enough to
+  /// stop drafting, so that what is left as it is never costs much against plain decoding.
   explicit DraftSwitch(double min_saving) : min_saving_(min_saving) {}
 
   /// Decides for the decoding sequences of a step. Of all prefixes of the list by expected gain, the one with most

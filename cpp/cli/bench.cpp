@@ -1,4 +1,4 @@
-// fastspec-cli bench: plain decoding beside speculation, on one engine, in one run.
+// fastspec-cli bench: plain decoding beside speculation or sparse passes, on one engine, in one run.
 #include <algorithm>
 #include <cstdint>
 #include <functional>
@@ -40,6 +40,11 @@ void check_positive(const char* name, int value) {
   if (value < 1) {
     throw Error(ErrorCode::kInvalidArgument, std::string(name) + " " + std::to_string(value) + ": must be positive");
   }
+}
+
+/// Whether there is more than plain decoding to measure.
+bool speculates(const EngineConfig& config) {
+  return config.speculation.enabled() || config.sparse.enabled();
 }
 
 /// The engine's options, made large enough for the largest case and no larger.
@@ -95,7 +100,7 @@ void trace_cases(Engine& engine, const MakePrompts& prompts, const BenchOptions&
     for (const int context : options.contexts) {
       nlohmann::ordered_json& json = cases[next++];
       for (const bool speculative : {false, true}) {
-        if (speculative && !engine.config().speculation.enabled()) continue;
+        if (speculative && !speculates(engine.config())) continue;
         const char* mode = speculative ? "speculative" : "plain";
         const Traced traced = try_trace([&] {
           return trace_decoding(engine, prompts(batch, context), options.max_tokens, options.trace_steps, speculative);
@@ -140,7 +145,7 @@ int bench(BenchOptions options) {
   if (!options.json) {
     write_output(bench_heading(machine, info, source, options.max_tokens, options.repetitions));
   }
-  const bool speculates = config.speculation.enabled();
+  const bool has_both = speculates(config);
   const MakePrompts make_prompts = [&](int batch, int context) {
     return make_bench_prompts(tokenizer.get(), info.vocab_size, passage, batch, context);
   };
@@ -151,13 +156,13 @@ int bench(BenchOptions options) {
       std::vector<BenchRun> speculative;
       // Memory is touched and, on a GPU, passes are recorded before anything is timed.
       const bool records = !info.device.starts_with("cpu");
-      run_bench(*engine, prompts, records ? options.max_tokens : 2, speculates);
-      if (records && speculates) run_bench(*engine, prompts, options.max_tokens, false);
+      run_bench(*engine, prompts, records ? options.max_tokens : 2, has_both);
+      if (records && has_both) run_bench(*engine, prompts, options.max_tokens, false);
       for (int i = 0; i < options.repetitions; ++i) {
         plain.push_back(run_bench(*engine, prompts, options.max_tokens, false));
-        if (speculates) speculative.push_back(run_bench(*engine, prompts, options.max_tokens, true));
+        if (has_both) speculative.push_back(run_bench(*engine, prompts, options.max_tokens, true));
       }
-      const BenchCase result = {batch, context, &median(plain), speculates ? &median(speculative) : nullptr};
+      const BenchCase result = {batch, context, &median(plain), has_both ? &median(speculative) : nullptr};
       report["cases"].push_back(bench_json(result, machine, info));
       if (!options.json) write_output(bench_lines(result, machine, info));
     }
@@ -172,7 +177,7 @@ int bench(BenchOptions options) {
 }  // namespace
 
 Command add_bench(CLI::App& program) {
-  CLI::App* app = program.add_subcommand("bench", "Measure plain decoding beside speculation");
+  CLI::App* app = program.add_subcommand("bench", "Measure plain decoding beside speculation and sparse passes");
   auto options = std::make_shared<BenchOptions>();
   add_integers(*app, "--batch", options->batches, "Sequences at once; several: 1,8");
   app->add_option("--context", options->context_texts, "Tokens of each prompt; several: 128,1K")
@@ -206,6 +211,7 @@ Command add_bench(CLI::App& program) {
 Examples:
   fastspec-cli bench --model DIR
   fastspec-cli bench --model DIR --drafter ngram --batch 1,8 --context 128,1024
+  fastspec-cli bench --model DIR --drafter ngram --sparse quest --context 8K
   fastspec-cli bench --shape qwen2.5-7b --device cuda --batch 1,16 --context 1K,32K --rate 4.2
   fastspec-cli bench --shape qwen2.5-7b --device cuda --context 32K --synthetic-rows 7 --synthetic-acceptance 2.5
   fastspec-cli bench --model DIR --drafter standalone:DRAFT_DIR --dtype bfloat16 --json)");

@@ -89,6 +89,7 @@ Request make_request(const std::vector<TokenId>& prompt, int max_tokens, bool sp
   request.sampling.max_tokens = max_tokens;
   request.sampling.ignore_eos = true;
   request.speculation.enabled = speculative;
+  if (!speculative) request.sparse = false;
   return request;
 }
 

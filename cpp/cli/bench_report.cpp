@@ -71,19 +71,7 @@ std::string budget_line(const EngineStats& stats) {
 
 /// Of sparse passes; empty where there were none.
 std::string sparse_line(const EngineStats& stats) {
-  const SparseStats& sparse = stats.sparse;
-  if (sparse.sparse_passes == 0) return {};
-  std::string text =
-      format("               sparse passes %lld, dense %lld; K/V read %s, %.1f %% of what dense passes would",
-             static_cast<long long>(sparse.sparse_passes), static_cast<long long>(sparse.dense_passes),
-             format_bytes(static_cast<double>(sparse.kv_bytes_read)).c_str(),
-             100 * static_cast<double>(sparse.kv_bytes_read) / static_cast<double>(sparse.kv_bytes_dense));
-  if (sparse.confirmed_tokens + sparse.taken_back_tokens > 0) {
-    text += format("; confirmed %lld, taken back %lld", static_cast<long long>(sparse.confirmed_tokens),
-                   static_cast<long long>(sparse.taken_back_tokens));
-  }
-  if (sparse.mass_passes > 0) text += format("; mass %.3f", sparse.mean_mass());
-  return text + "\n";
+  return stats.sparse.sparse_passes == 0 ? "" : "               " + stats.sparse.to_string() + "\n";
 }
 
 std::string run_lines(const char* mode, const BenchRun& run, const BenchMachine& machine, const EngineInfo& info) {
@@ -147,8 +135,8 @@ BenchMachine describe_machine(int threads, const std::string& device, double rea
 std::string bench_heading(const BenchMachine& machine, const EngineInfo& info, const std::string& prompt_source,
                           int max_tokens, int repetitions) {
   std::string text = info.architecture + ", " + to_string(info.dtype) + " on " + info.device + ", drafter " +
-                     (info.drafter.empty() ? "none" : info.drafter) + ", weights " +
-                     format_bytes(static_cast<double>(info.weight_bytes)) + "\n";
+                     (info.drafter.empty() ? "none" : info.drafter) + ", sparse passes " + info.selector +
+                     ", weights " + format_bytes(static_cast<double>(info.weight_bytes)) + "\n";
   text += machine.processor + format(", %d threads", machine.threads);
   text += machine.read_bytes_per_second > 0
               ? "; " + info.device + " reads memory at " + format_bytes(machine.read_bytes_per_second) + "/s\n"

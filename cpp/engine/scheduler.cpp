@@ -105,6 +105,7 @@ void Scheduler::preempt_last(StepPlan& plan) {
   running_.pop_back();
   kv_.forget(victim->id());
   victim->truncate(victim->shown_len());  // what is computed again is computed as it stands
+  victim->sparse.refreshes = false;
   ++victim->stats.preemptions;
   plan.preempted.push_back(victim->id());
   waiting_.push_front(std::move(victim));

@@ -20,10 +20,10 @@ void SparseSteps::decide(std::span<const std::unique_ptr<Sequence>> running, con
   const int num_running = static_cast<int>(running.size());
   for (const auto& sequence : running) {
     SparseRecord& record = sequence->sparse;
-    record.next = KvMode::kDense;
-    record.refreshes = false;
     const SeqId seq = sequence->id();
     const int keys = kv.kv_len(seq);
+    record.next = KvMode::kDense;
+    record.refreshes = record.refreshes && sequence->len() - keys > 1;  // in chunks
     const bool decodes = sequence->len() - keys == 1 && sequence->num_generated() > 0;
     if (!decodes || !sequence->request().wants_sparse) continue;
     if (bypass_ && keys <= config_.kv_budget) continue;

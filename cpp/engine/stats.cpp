@@ -18,20 +18,6 @@ double share(double part, double whole) {
   return whole > 0 ? 100.0 * part / whole : 0.0;
 }
 
-std::string sparse_text(const SparseStats& sparse) {
-  std::ostringstream text;
-  text << std::fixed << std::setprecision(2) << "sparse passes " << sparse.sparse_passes << ", dense "
-       << sparse.dense_passes << "; K/V read " << static_cast<double>(sparse.kv_bytes_read) / kMiB << " MiB, "
-       << share(static_cast<double>(sparse.kv_bytes_read), static_cast<double>(sparse.kv_bytes_dense))
-       << "% of what the same passes would have read densely";
-  if (sparse.confirmed_tokens + sparse.taken_back_tokens > 0) {
-    text << "; provisional tokens confirmed " << sparse.confirmed_tokens << ", taken back " << sparse.taken_back_tokens;
-  }
-  if (sparse.refreshes > 0) text << "; refreshes " << sparse.refreshes;
-  if (sparse.mass_passes > 0) text << "; mean mass recovered " << sparse.mean_mass();
-  return text.str() + "\n";
-}
-
 std::string budget_text(const BudgetStats& budget) {
   std::ostringstream text;
   text << std::fixed << std::setprecision(2) << "row budget: steps by share of rows kept";
@@ -53,6 +39,20 @@ std::string budget_text(const BudgetStats& budget) {
 
 }  // namespace
 
+std::string SparseStats::to_string() const {
+  std::ostringstream text;
+  text << std::fixed << std::setprecision(2) << "sparse passes " << sparse_passes << ", dense " << dense_passes
+       << "; K/V read " << static_cast<double>(kv_bytes_read) / kMiB << " MiB, "
+       << share(static_cast<double>(kv_bytes_read), static_cast<double>(kv_bytes_dense))
+       << "% of what the same passes would have read densely";
+  if (confirmed_tokens + taken_back_tokens > 0) {
+    text << "; provisional tokens confirmed " << confirmed_tokens << ", taken back " << taken_back_tokens;
+  }
+  if (refreshes > 0) text << "; refreshes " << refreshes;
+  if (mass_passes > 0) text << "; mean mass recovered " << mean_mass();
+  return text.str();
+}
+
 std::string EngineStats::to_string() const {
   std::ostringstream text;
   text << std::fixed << std::setprecision(2);
@@ -69,7 +69,7 @@ std::string EngineStats::to_string() const {
     }
     text << "\n";
   }
-  if (sparse.sparse_passes > 0) text << sparse_text(sparse);
+  if (sparse.sparse_passes > 0) text << sparse.to_string() << "\n";
   if (!budget.ratios.empty() || budget.steps_undrafted > 0) text << budget_text(budget);
   text << "seconds " << step_seconds << ": plan " << plan_seconds << ", draft " << draft_seconds << ", budget "
        << budget_seconds << ", select " << select_seconds << ", verify " << verify_seconds << ", accept "

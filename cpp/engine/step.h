@@ -21,10 +21,9 @@ struct Step {
   std::optional<KvReservation> reservation;
   std::vector<Sequence*> sequences;  // null where one was cancelled or cut while the pass ran: its part is dropped
   std::vector<TokenTree> trees;
-  std::vector<int> drafts;  // number of its draft request; -1 = nothing was drafted
-  std::vector<float>
-      masses;        // share of the attention inside what was selected; NaN where nothing was, or none is known
-  int num_rows = 0;  // of the pass, padding not counted
+  std::vector<int> drafts;    // number of its draft request; -1 = nothing was drafted
+  std::vector<float> masses;  // share of the attention inside what was selected; NaN: nothing was, or it is not known
+  int num_rows = 0;           // of the pass, padding not counted
   std::int64_t num_drafted = 0;
   Clock::time_point started;  // its plan
   double draft_seconds = 0;   // of the host

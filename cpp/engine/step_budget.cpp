@@ -12,8 +12,7 @@ namespace {
 // costs no more than this share of the time.
 constexpr int kFullEvery = 100;  // steps
 constexpr double kFullShare = 0.005;
-constexpr int kTeachers =
-    8;  // sequences whose chances are learned from in a step: fits are on the host's critical path
+constexpr int kTeachers = 8;  // sequences of a step that chances are learned from: the host waits for the fits
 
 bool is_sampled(const Sequence& sequence) {
   return sequence.request().sampling.temperature > 0;

@@ -23,6 +23,7 @@ void count_sparse(const SequencePlan& planned, int confirmed, float mass, std::i
                   SparseStats& stats) {
   const bool is_sparse = planned.kv_mode == KvMode::kSparse;
   ++(is_sparse ? stats.sparse_passes : stats.dense_passes);
+  stats.refreshes += planned.refreshes && planned.samples ? 1 : 0;  // the last chunk
   stats.kv_bytes_read += (is_sparse ? planned.num_slots : planned.first_position) * kv_bytes_per_token;
   stats.kv_bytes_dense += planned.first_position * kv_bytes_per_token;
   stats.confirmed_tokens += confirmed;
@@ -46,10 +47,9 @@ void count(const Step& step, std::size_t kv_bytes_per_token, EngineStats& stats)
         planned.kv_mode == KvMode::kDense || step.sequences[i]->request().guarantee == Guarantee::kSparse;
     const auto committed = is_shown ? static_cast<std::int64_t>(step.acceptances[i].tokens.size()) : 0;
     stats.generated_tokens += committed;
-    if (!planned.is_decoding) {
+    // A refresh is what decoding by sparse passes costs.
+    if (!planned.is_decoding && !planned.refreshes) {
       stats.prompt_rows += planned.num_known_rows;
-      stats.sparse.refreshes += planned.refreshes ? 1 : 0;
-      own.sparse.refreshes += planned.refreshes ? 1 : 0;
       continue;
     }
     const int confirmed = std::min(step.acceptances[i].num_drafts_accepted, planned.num_provisional);

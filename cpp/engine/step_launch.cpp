@@ -104,7 +104,6 @@ void StepRunner::select(Step& step) {
                            .index = i,
                            .num_cached = planned.first_position,
                            .pages = step.reservation->pages(i).first(num_pages),
-                           .version = step.reservation->version(i),
                            .num_slots = planned.num_slots,
                            .first_row = first_row,
                            .num_rows = num_rows,

@@ -210,24 +210,30 @@ void StepRunner::take_back(const Step& step) {
   }
 }
 
+template <typename Use>
+void StepRunner::for_grown(const Step& step, const Use& use) const {
+  int next_row = 0;
+  for (int i = 0; i < step.size(); ++i) {
+    const SequencePlan& planned = step.plan.sequences[i];
+    const int first_row = std::exchange(next_row, next_row + num_rows_of(planned, step.trees[i]));
+    if (step.sequences[i] == nullptr || step.acceptances[i].finish != FinishReason::kNone) continue;
+    if (kv_lens_[i] > planned.first_position) use(i, first_row);
+  }
+}
+
 void StepRunner::observe_selector(const Step& step) {
   if (selector_ == nullptr) return;
   Stopwatch watch(stats_.select_seconds);
   std::vector<SelectorObservation> observations;
-  int first_row = 0;
-  for (int i = 0; i < step.size(); ++i) {
-    const int first = first_row;
-    first_row += num_rows_of(step.plan.sequences[i], step.trees[i]);
-    if (step.sequences[i] == nullptr || step.acceptances[i].finish != FinishReason::kNone) continue;
+  for_grown(step, [&](int i, int first_row) {
     const SequencePlan& planned = step.plan.sequences[i];
-    if (kv_lens_[i] <= planned.first_position) continue;
+    const std::vector<int>& path = step.acceptances[i].path;
     observations.push_back({.seq = planned.seq,
                             .pages = kv_.pages(planned.seq),
-                            .version = kv_.version(planned.seq),
                             .first_position = planned.first_position,
                             .kv_len = kv_lens_[i],
-                            .last_row = committed_rows(planned, first, step.acceptances[i].path).back()});
-  }
+                            .last_row = row_of_node(planned, first_row, path.empty() ? 0 : path.back())});
+  });
   try {
     selector_->observe(observations);
   } catch (const Error& error) {
@@ -243,14 +249,9 @@ void StepRunner::observe_drafter(const Step& step) {
   Stopwatch watch(stats_.draft_seconds);
   std::vector<Observation> observations;
   std::vector<std::vector<std::int32_t>> rows(step.plan.sequences.size());
-  int first_row = 0;
-  for (int i = 0; i < step.size(); ++i) {
-    const int first = first_row;
-    first_row += num_rows_of(step.plan.sequences[i], step.trees[i]);
-    if (step.sequences[i] == nullptr || step.acceptances[i].finish != FinishReason::kNone) continue;
+  for_grown(step, [&](int i, int first_row) {
     const SequencePlan& planned = step.plan.sequences[i];
-    if (kv_lens_[i] <= planned.first_position) continue;
-    if (keeps_hidden_) rows[i] = committed_rows(planned, first, step.acceptances[i].path);
+    if (keeps_hidden_) rows[i] = committed_rows(planned, first_row, step.acceptances[i].path);
     observations.push_back({.seq = planned.seq,
                             .tokens = step.sequences[i]->tokens(),
                             .pages = kv_.pages(planned.seq),
@@ -261,7 +262,7 @@ void StepRunner::observe_drafter(const Step& step) {
                             .rows = rows[i],
                             .kv_len = kv_.kv_len(planned.seq),
                             .will_draft = step.sequences[i]->request().max_drafted > 0});
-  }
+  });
   try {
     drafter_->observe(observations);
   } catch (const Error& error) {

@@ -91,6 +91,9 @@ class StepRunner {
   void observe(const Step& step);
   /// Cuts what they know of sequences of which the step took tokens back.
   void take_back(const Step& step);
+  /// Calls use(index, first row of the pass) for the sequences that go on and have K/V of this step.
+  template <typename Use>
+  void for_grown(const Step& step, const Use& use) const;
   void observe_drafter(const Step& step);
   void observe_selector(const Step& step);
   void forget(SeqId seq) noexcept;

@@ -39,7 +39,6 @@ class Transformer {
   Matrix kept_hidden() const;
   /// The same of their queries, [max_rows, query_layers * q_size].
   Matrix kept_queries() const;
-  const std::vector<int>& query_layers() const { return taps_.query_layers; }
 
   const ModelConfig& config() const { return config_; }
   int max_logit_rows() const { return max_logit_rows_; }

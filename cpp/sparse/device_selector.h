@@ -67,7 +67,6 @@ class DeviceSelector : public KvSelector {
     int sequence = 0;  // of the pass
     bool looks_ahead = false;
   };
-  Buffer allocate_scores(bool exist);
 
   Backend& backend_;
   SelectionShape shape_;

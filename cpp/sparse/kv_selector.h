@@ -21,7 +21,6 @@ struct SelectRequest {
   int index = 0;                  // among the sequences of the pass
   int num_cached = 0;             // keys to choose from: positions 0 .. num_cached - 1
   std::span<const PageId> pages;  // of these positions
-  std::uint64_t version = 0;      // see PagedKvCache::version
   std::span<Slot> slots;          // [num_slots] to be written; empty where operations of the device write them
   int num_slots = 0;              // at most num_cached
   int first_row = 0;              // of the pass, of its rows: the root and what was drafted
@@ -33,8 +32,7 @@ struct SelectRequest {
 struct SelectorObservation {
   SeqId seq = 0;
   std::span<const PageId> pages;  // of the cached positions
-  std::uint64_t version = 0;
-  int first_position = 0;  // K/V of positions first_position .. kv_len - 1 is new
+  int first_position = 0;         // K/V of positions first_position .. kv_len - 1 is new
   int kv_len = 0;
   int last_row = 0;  // of the pass: that of position kv_len - 1, whose tapped queries are those of the last token
 };

@@ -40,11 +40,14 @@ int num_rows_of(const SequencePlan& planned, const TokenTree& tree) {
   return planned.num_known_rows + tree.num_drafted();
 }
 
+int row_of_node(const SequencePlan& planned, int first_row, int node) {
+  return first_row + planned.num_known_rows - 1 + node;
+}
+
 std::vector<std::int32_t> committed_rows(const SequencePlan& planned, int first_row, std::span<const int> path) {
   std::vector<std::int32_t> rows(static_cast<std::size_t>(planned.num_known_rows));
   std::iota(rows.begin(), rows.end(), first_row);
-  const int root_row = first_row + planned.num_known_rows - 1;
-  for (const int node : path) rows.push_back(root_row + node);
+  for (const int node : path) rows.push_back(row_of_node(planned, first_row, node));
   return rows;
 }
 

@@ -30,6 +30,9 @@ void build_batch(const StepPlan& plan, std::span<const std::span<const TokenId>>
 /// Rows that a planned sequence with this tree has in its pass.
 int num_rows_of(const SequencePlan& planned, const TokenTree& tree);
 
+/// Of a sequence whose rows begin at `first_row` of the pass, that of a node of its tree; the root is node 0.
+int row_of_node(const SequencePlan& planned, int first_row, int node);
+
 /// Of a sequence whose rows begin at `first_row` of the pass, those of the tokens that the pass made permanent: the
 /// known rows, then the accepted nodes `path`.
 std::vector<std::int32_t> committed_rows(const SequencePlan& planned, int first_row, std::span<const int> path);

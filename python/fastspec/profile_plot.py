@@ -8,9 +8,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from fastspec.errors import FastSpecError, InvalidArgumentError, InvalidFileError, NotFoundError
-
-_PICTURES = (".png", ".pdf", ".svg")
+from fastspec import plotting
+from fastspec.errors import InvalidFileError, NotFoundError
 
 
 def add_plot(actions: Any) -> None:
@@ -25,8 +24,7 @@ def add_plot(actions: Any) -> None:
 
 def _plot(options: argparse.Namespace) -> int:
     output: Path = options.output or options.costs.with_suffix(".png")
-    if output.suffix not in _PICTURES:
-        raise InvalidArgumentError(f"--output {output}: expected a name that ends in {', '.join(_PICTURES)}")
+    plotting.check("--output", output)
     draw(read(options.costs), output)
     print(output)
     return 0
@@ -55,14 +53,7 @@ def read(path: Path) -> dict[str, Any]:
 
 def draw(profile: dict[str, Any], path: Path) -> None:
     """Writes a picture of the costs by rows and by drafting sequences, and of predictions beside measured passes."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise FastSpecError("drawing needs matplotlib: pip install 'fastspec-engine[bench]'") from None
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, (left, middle, right) = pyplot.subplots(1, 3, figsize=(14, 4), layout="constrained")
+    figure, (left, middle, right) = plotting.pyplot().subplots(1, 3, figsize=(14, 4), layout="constrained")
     figure.suptitle(profile["key"], fontsize=7, wrap=True, parse_math=False)
     for axes, table, label in ((left, "linear", "rows of a pass"), (middle, "draft", "sequences that draft")):
         axes.plot(profile[table]["counts"], profile[table]["milliseconds"], marker=".")
@@ -77,6 +68,4 @@ def draw(profile: dict[str, Any], path: Path) -> None:
     right.set(xlabel="measured, ms", ylabel="predicted, ms", title="passes that were not fitted")
     for axes in (left, middle, right):
         axes.grid(alpha=0.3)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+    plotting.save(figure, path)

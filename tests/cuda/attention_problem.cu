@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "cuda/attention_problem.h"
+#include "support/kv_layout.h"
 
 namespace fastspec::gpu_check {
 namespace {
@@ -139,17 +140,11 @@ Problem::Problem(const ProblemSpec& problem_spec, std::uint64_t seed) : spec(pro
   for (const SequenceSpec& sequence : spec.sequences) {
     num_pages += sequence.cached / page_size + sequence.rows / page_size + 5;
   }
-  // Gaps between slots, K and V, heads and pages: strides must be followed, and what lies between is poison.
-  KvView& kv = params.kv;
-  kv.dtype = spec.dtype;
-  kv.page_shift = spec.page_shift;
-  kv.num_kv_heads = spec.num_kv_heads;
-  kv.head_dim = spec.head_dim;
-  kv.slot_stride = spec.head_dim + 8;
-  kv.value_offset = page_size * kv.slot_stride + 16;
-  kv.head_stride = 2 * kv.value_offset + 8;
-  kv.page_stride = spec.num_kv_heads * kv.head_stride + 24;
-  pool.assign(static_cast<std::size_t>(num_pages * kv.page_stride) * size_of(spec.dtype), 0xff);  // NaN
+  params.kv = {.dtype = spec.dtype,
+               .page_shift = spec.page_shift,
+               .num_kv_heads = spec.num_kv_heads,
+               .head_dim = spec.head_dim};
+  pool = testing::make_gapped_pool(params.kv, num_pages);
   for (int page = 0; page < num_pages; ++page) free_pages_.push_back(page);
   std::shuffle(free_pages_.begin(), free_pages_.end(), random_);
 

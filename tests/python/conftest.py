@@ -31,6 +31,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(reason)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Engines size their memory by what a GPU has free: with several processes, one has all of these tests."""
+    for item in items:
+        if item.get_closest_marker("gpu") is not None:
+            item.add_marker(pytest.mark.xdist_group("gpu"))
+
+
 @functools.cache
 def _why_no_gpu() -> str:
     import torch

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from fastspec import InvalidArgumentError, InvalidFileError, NotFoundError
+from fastspec._fastspec import model_fingerprint
 from fastspec.sparse import objectives
-from fastspec.sparse.manifest import Heads, Manifest, fingerprint
+from fastspec.sparse.manifest import Heads, Manifest
 from fastspec.sparse.ranking import HeadMap
 from fastspec.sparse.search import Plan
 from fastspec.sparse.signals import Budget
@@ -74,7 +75,7 @@ def test_broken_manifests_are_refused(tmp_path: Path, change: dict[str, Any], sa
 
 
 def test_manifest_of_another_model_is_refused(tiny_model_dir: Path, tiny_draft_dir: Path, tmp_path: Path) -> None:
-    own = manifest(fingerprint(tiny_model_dir), fingerprint(tiny_draft_dir))
+    own = manifest(model_fingerprint(str(tiny_model_dir)), model_fingerprint(str(tiny_draft_dir)))
     own.check(tmp_path / "m.json", tiny_model_dir, tiny_draft_dir)
     own.check(tmp_path / "m.json", tiny_model_dir, None)
     with pytest.raises(InvalidArgumentError, match="made for a target with the fingerprint"):

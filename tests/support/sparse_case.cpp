@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "support/kv_layout.h"
 #include "support/oracle.h"
 
 namespace fastspec::testing {
@@ -93,18 +94,11 @@ ScoreCase::ScoreCase(const ScoreShape& shape, std::uint64_t seed) : heads(shape.
 void ScoreCase::lay_out_pool(const ScoreShape& shape) {
   num_pages = 2;
   for (const ScoredSequence& sequence : shape.sequences) num_pages += pages_of(sequence.length, shape.page_shift);
-  const int page_size = 1 << shape.page_shift;
-  KvView& kv = params.kv;
-  kv.dtype = shape.dtype;
-  kv.page_shift = shape.page_shift;
-  kv.num_kv_heads = shape.num_kv_heads;
-  kv.head_dim = shape.head_dim;
-  kv.slot_stride = shape.head_dim + 8;
-  kv.value_offset = page_size * kv.slot_stride + 16;
-  kv.head_stride = 2 * kv.value_offset + 8;
-  kv.page_stride = shape.num_kv_heads * kv.head_stride + 24;
-  pool.assign(static_cast<std::size_t>(num_pages * kv.page_stride) * size_of(shape.dtype), 0xff);
-  kv.base = pool.data();
+  params.kv = {.dtype = shape.dtype,
+               .page_shift = shape.page_shift,
+               .num_kv_heads = shape.num_kv_heads,
+               .head_dim = shape.head_dim};
+  pool = make_gapped_pool(params.kv, num_pages);
   bounds.assign(static_cast<std::size_t>(num_pages * shape.num_kv_heads * 2 * shape.head_dim) * size_of(shape.dtype),
                 0xff);
 }

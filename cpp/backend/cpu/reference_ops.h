@@ -25,7 +25,7 @@ class ReferenceOps final : public CpuOps {
  private:
   /// Scratch of one thread; grows to the largest shape seen and stays.
   struct Scratch {
-    std::vector<float> widened;  // one weight row or one K or V row
+    std::vector<float> widened;  // one weight row, or one K or V row
     std::vector<float> scores;   // [visible keys]
     std::vector<float> sums;     // [2, head_dim]
     std::vector<Slot> visible;   // slots that the current row sees, in order of position

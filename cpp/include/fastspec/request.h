@@ -75,7 +75,7 @@ struct PositionLogprobs {
   std::vector<TokenLogprob> top;  // descending; as many as asked
 };
 
-/// What sparse passes did. Passes are decoding passes.
+/// What sparse passes did. Passes are decoding passes; a refresh is one, or one for each chunk of its rows.
 struct SparseStats {
   std::int64_t sparse_passes = 0;
   std::int64_t dense_passes = 0;
@@ -83,11 +83,13 @@ struct SparseStats {
   std::int64_t kv_bytes_dense = 0;     // what all of these passes would have read densely
   std::int64_t confirmed_tokens = 0;   // provisional tokens that a dense pass drew too
   std::int64_t taken_back_tokens = 0;  // and the others of their runs
-  std::int64_t refreshes = 0;          // K/V of sparse passes computed anew, Guarantee::kSparse
+  std::int64_t refreshes = 0;          // how often K/V of sparse passes was computed anew, Guarantee::kSparse
   std::int64_t mass_passes = 0;        // sparse passes whose selector knows the share of attention inside what is read
   double mass_sum = 0;                 // and the sum of these shares
 
   double mean_mass() const { return mass_passes == 0 ? 0.0 : mass_sum / static_cast<double>(mass_passes); }
+  /// One line, without its end.
+  std::string to_string() const;
 };
 
 /// What one sample cost. tau = committed tokens per decoding pass, bonus included, prompt passes excluded; where what

@@ -27,11 +27,12 @@ from fastspec import (
     ShapeBenchmarkConfig,
     SpeculationConfig,
     hub,
+    plotting,
 )
 from fastspec.bench import report
 from fastspec.bench.engine import ModelSide, ShapeSide
 from fastspec.bench.prompts import passage_prompts, real_prompts
-from fastspec.bench.row_budget import PICTURES, calibration_json, calibration_text, draw_calibration, parse_variants
+from fastspec.bench.row_budget import calibration_json, calibration_text, draw_calibration, parse_variants
 from fastspec.bench.sides import Point, Side, measure
 from fastspec.bench.trace import HEADING, trace_json, trace_text, try_trace
 
@@ -135,8 +136,8 @@ def _run(options: argparse.Namespace) -> None:
         raise InvalidArgumentError("--row-budgets: needs --drafter, or with --shape --synthetic-rows")
     if options.reliability and not options.row_budgets:
         raise InvalidArgumentError("--reliability: calibration is of the row budget, give --row-budgets")
-    if options.reliability and options.reliability.suffix not in PICTURES:
-        raise InvalidArgumentError(f"--reliability {options.reliability}: expected a name in {', '.join(PICTURES)}")
+    if options.reliability:
+        plotting.check("--reliability", options.reliability)
     if options.cpu_time and not (options.model and options.device.startswith("cpu")):
         raise InvalidArgumentError("--cpu-time: counts what a --model takes of a CPU")
     if options.temperature and options.shape:
@@ -163,15 +164,23 @@ def _run(options: argparse.Namespace) -> None:
     if not options.json:
         print("\n".join(f"{name}: {value}" for name, value in heading.items() if value is not None))
     measured = []
+    left_out = 0
     with _progress(len(options.points) * options.repeat * len(sides)) as bar:
         for done, point in enumerate(options.points):
             left = math.inf if options.minutes is None else start + 60 * options.minutes - time.monotonic()
             until = time.monotonic() + left / (len(options.points) - done)
             results = measure(point, sides, options.repeat, bar.update, until)
+            left_out += options.repeat - len(results[0].runs)
             measured.append(report.point_json(point, results, rate))
             if not options.json:
                 bar.clear()
                 print(report.point_text(point, results, rate), flush=True)
+    if left_out:
+        print(
+            f"--minutes {options.minutes:g}: left out {left_out} of --repeat {options.repeat} rounds of "
+            f"{len(options.points)} points",
+            file=sys.stderr,
+        )
     calibration = _calibration(options, sides) if options.row_budgets else None
     if options.trace_steps:
         _trace(options, sides, measured)

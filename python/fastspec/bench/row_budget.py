@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fastspec import plotting
 from fastspec._fastspec import BudgetStats
 from fastspec.bench.sides import Result
-from fastspec.errors import FastSpecError, InvalidArgumentError
+from fastspec.errors import InvalidArgumentError
 
 PLAIN, FULL = "plain", "full"
-PICTURES = (".png", ".pdf", ".svg")
 # Of Student's t distribution, 97.5 %, by degrees of freedom; beyond the table the normal one's is near enough.
 _QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 
@@ -78,14 +78,7 @@ def calibration_text(calibration: dict[str, Any]) -> str:
 
 def draw_calibration(calibration: dict[str, Any], path: Path) -> None:
     """The reliability plot. Its format is the file's ending."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise FastSpecError("drawing needs matplotlib: pip install 'fastspec-engine[bench]'") from None
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(5, 5), layout="constrained")
+    figure, axes = plotting.pyplot().subplots(figsize=(5, 5), layout="constrained")
     axes.plot([0, 1], [0, 1], color="0.7", linewidth=1)
     for name, label, error in (
         ("raw_reliability", "confidence of the drafter", calibration["raw_calibration_error"]),
@@ -100,8 +93,7 @@ def draw_calibration(calibration: dict[str, Any], path: Path) -> None:
         )
     axes.set(xlabel="predicted", ylabel="accepted", xlim=(0, 1), ylim=(0, 1))
     axes.legend()
-    figure.savefig(path)
-    pyplot.close(figure)
+    plotting.save(figure, path)
 
 
 def interval(numerator: Result, denominator: Result) -> tuple[float, float, float]:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from fastspec import Tokenizer
-from fastspec.chat import ChatTemplate
 from fastspec.errors import InvalidFileError, NotFoundError
+from fastspec.sparse.needles import chat_frame
 from fastspec.sparse.quality import Question
 from fastspec.train.texts import Text
 
@@ -110,10 +110,7 @@ def longbench(directory: Path, model: Path, longest: int, each: int) -> list[Que
         raise NotFoundError(f"{folder} has none of LongBench's English data sets ({', '.join(METRICS)})")
     prompts, lengths = (_config(directory / "config" / f"dataset2{name}.json") for name in ("prompt", "maxlen"))
     tokenizer = Tokenizer.load(model)
-    try:
-        template: ChatTemplate | None = ChatTemplate.load(model)
-    except NotFoundError:
-        template = None
+    frame = chat_frame(model)
     questions = []
     for path in paths:
         name = _name(path)
@@ -123,7 +120,7 @@ def longbench(directory: Path, model: Path, longest: int, each: int) -> list[Que
             if line.strip():
                 record = _record(line, f"{path}, line {number}")
                 asked = form.format(context=record["context"], input=record["input"])
-                tokens = _tokens(asked, tokenizer, None if name in _NO_CHAT else template, longest - most)
+                tokens = _tokens(asked, tokenizer, None if name in _NO_CHAT else frame, longest - most)
                 questions.append(Question(f"longbench {name}", 0, tokens, most, _scorer(name, record)))
     return questions
 
@@ -167,15 +164,12 @@ def _record(line: str, where: str) -> dict[str, Any]:
     return dict(record)
 
 
-def _tokens(asked: str, tokenizer: Tokenizer, template: ChatTemplate | None, longest: int) -> list[int]:
+def _tokens(asked: str, tokenizer: Tokenizer, frame: tuple[str, str] | None, longest: int) -> list[int]:
     """The prompt; one that is too long keeps its beginning and its end, the instructions being there."""
     tokens = list(tokenizer.encode(asked, False))
-    if template is not None:
-        mark = "@@text@@"
-        opening, _, ending = template.render([{"role": "user", "content": mark}]).partition(mark)
-        before, after = tokenizer.encode(opening, False), tokenizer.encode(ending, False)
-    else:
-        before, after = tokenizer.encode("", True), []
+    before, after = tokenizer.encode("", True), list[int]()
+    if frame is not None:
+        before, after = (tokenizer.encode(part, False) for part in frame)
     room = longest - len(before) - len(after)
     if len(tokens) > room:
         tokens = tokens[: room - room // 2] + tokens[len(tokens) - room // 2 :]

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastspec import DrafterConfig, hub
+from fastspec import DrafterConfig, hub, plotting
 from fastspec.errors import InvalidArgumentError
 from fastspec.sparse.options import SELECTORS, ProfileOptions, QualityOptions
 from fastspec.train.arguments import (
@@ -120,7 +120,7 @@ def _srh(options: argparse.Namespace) -> int:
     check_files(options.data)
     check_output(options.out)
     if options.plot is not None:
-        pictures.check(options.plot)
+        plotting.check("--plot", options.plot)
     directory, drafter = hub.resolve_model(options.target), _drafter(options)
     refuse_windows(directory)
     probes = max(chosen.probe_lengths) + ANSWER_TOKENS if chosen.ranking == "needle" else 0
@@ -170,7 +170,7 @@ def _sparse(options: argparse.Namespace) -> int:
     if options.json is not None:
         check_output(options.json)
     if options.plot is not None:
-        pictures.check(options.plot)
+        plotting.check("--plot", options.plot)
     models = _models(options)
     check_names(names, models.manifest, models.drafter)
     cells, answers = _measured(options, chosen, models, names, budgets)

@@ -10,12 +10,12 @@ from typing import Any
 
 from fastspec._fastspec import model_fingerprint
 from fastspec.errors import InvalidArgumentError, InvalidFileError, NotFoundError
-from fastspec.sparse.signals import POOLINGS, Budget
+from fastspec.sparse.options import OBJECTIVES, POOLINGS
+from fastspec.sparse.signals import Budget
 from fastspec.train.files import write_json
 
 FORMAT, VERSION = "fastspec-srh", 1
 DRAFTERS = ("longspec", "standalone")
-OBJECTIVES = ("arr", "agreement", "kl")
 
 
 @dataclass(frozen=True)
@@ -114,11 +114,6 @@ class Manifest:
                 raise InvalidArgumentError(
                     f"{path} was made for a {name} with the fingerprint {heads.fingerprint}; {directory} has {own}"
                 )
-
-
-def fingerprint(directory: Path) -> str:
-    """What names a model in a manifest; see model_fingerprint()."""
-    return model_fingerprint(str(directory))
 
 
 def _heads_to_dict(heads: Heads) -> dict[str, Any]:

@@ -20,7 +20,6 @@ _TOWNS = ("Aldford", "Brackley", "Corwen", "Dunmore", "Elstow", "Farley", "Gloss
 _THINGS = ("silver key", "red umbrella", "glass lantern", "leather map", "copper bell", "ivory comb", "wooden flute")
 _PLACES = ("under the stone bridge", "behind the old clock", "inside the blue vase", "beside the water mill")
 _KEYS = ("amber", "basil", "cedar", "delta", "ember", "fern", "grove", "harbor", "iris", "jade", "kelp", "lotus")
-_MARK = "@@text@@"
 
 
 @dataclass(frozen=True)
@@ -73,6 +72,16 @@ def number_needles(generator: random.Random, count: int) -> list[Needle]:
     return [number_needle(generator, key) for key in generator.sample(_KEYS, count)]
 
 
+def chat_frame(directory: Path) -> tuple[str, str] | None:
+    """What the model's chat template puts before and behind a user's words; None where it has no template."""
+    mark = "@@text@@"
+    try:
+        begin, _, end = ChatTemplate.load(directory).render([{"role": "user", "content": mark}]).partition(mark)
+    except NotFoundError:
+        return None
+    return begin, end
+
+
 class Haystack:
     """Text that needles are hidden in, and how a model is asked."""
 
@@ -80,28 +89,25 @@ class Haystack:
         """`texts`: the hay, all of them one after another; `directory`: the model, whose chat template asks."""
         self._tokenizer = Tokenizer.load(directory)
         self._hay = self._tokenizer.encode("\n\n".join(text.text for text in texts if not text.whole), False)
-        begin, end = "", "\n\n"
-        try:
-            template = ChatTemplate.load(directory)
-            begin, _, end = template.render([{"role": "user", "content": _MARK}]).partition(_MARK)
-        except NotFoundError:
-            pass  # a model without a template is asked in plain text
-        self._is_chat = bool(begin)
-        self._opening = self._tokenizer.encode(begin, not begin)
-        self._ending = end
+        self._opening, self._ending = self._tokenizer.encode("", True), "\nAnswer:"
+        if frame := chat_frame(directory):
+            self._opening, self._ending = self._tokenizer.encode(frame[0], False), frame[1]
 
     def probe(self, needles: Sequence[Needle], length: int, depth: float, generator: random.Random) -> Probe:
         """A prompt of `length` tokens; the first needle lies at `depth` and is asked for, others lie anywhere.
 
         Raises:
-            InvalidArgumentError: the text is shorter than that.
+            InvalidArgumentError: question and needles alone take that, or the text is shorter.
         """
         encode = self._tokenizer.encode
         asked = f"\n\n{needles[0].question} Answer with the words of the text above, and nothing else."
-        question = encode(asked + (self._ending if self._is_chat else "\nAnswer:"), False)
+        question = encode(asked + self._ending, False)
         hidden = [encode(f"\n{needle.sentence}\n", False) for needle in needles]
-        room = length - len(self._opening) - len(question) - sum(map(len, hidden))
-        if not 0 < room <= len(self._hay):
+        taken = len(self._opening) + len(question) + sum(map(len, hidden))
+        room = length - taken
+        if room < 1:
+            raise InvalidArgumentError(f"a probe of {length} tokens is too short: question and needles take {taken}")
+        if room > len(self._hay):
             raise InvalidArgumentError(
                 f"a probe of {length} tokens needs {room} of text; the texts have {len(self._hay)}"
             )

@@ -6,6 +6,10 @@ from dataclasses import dataclass
 
 from fastspec.errors import InvalidArgumentError
 
+OBJECTIVES = ("arr", "agreement", "kl")
+POOLINGS = ("mean", "max")
+RECOVERY = "recovery"
+RANKINGS = ("needle", RECOVERY)
 SELECTORS = (
     "dense",
     "dustin",
@@ -83,11 +87,7 @@ class ProfileOptions:
 
     def validate(self) -> None:
         """Raises InvalidArgumentError naming the option, its value and what is possible."""
-        choices = {
-            "objective": ("arr", "agreement", "kl"),
-            "pooling": ("mean", "max"),
-            "ranking": ("needle", "recovery"),
-        }
+        choices = {"objective": OBJECTIVES, "pooling": POOLINGS, "ranking": RANKINGS}
         for name, known in choices.items():
             if getattr(self, name) not in known:
                 raise InvalidArgumentError(f"{name} is {getattr(self, name)!r}, expected {', '.join(known)}")

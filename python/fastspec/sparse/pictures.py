@@ -1,4 +1,4 @@
-"""Pictures of a profile and of a quality report. Need matplotlib, of the extra [train] or [bench]."""
+"""Pictures of a profile and of a quality report."""
 
 from __future__ import annotations
 
@@ -8,40 +8,20 @@ from typing import Any
 
 import torch
 
-from fastspec.errors import FastSpecError, InvalidArgumentError
+from fastspec import plotting
 from fastspec.sparse.profile import Profile
 
-_ENDINGS = (".png", ".pdf", ".svg")
 _ARR = "recovered attention"
-
-
-def check(path: Path) -> None:
-    """Raises before long work where a picture cannot be drawn."""
-    if path.suffix not in _ENDINGS:
-        raise InvalidArgumentError(f"--plot {path}: expected a name that ends in {', '.join(_ENDINGS)}")
-    _pyplot()
-
-
-def _pyplot() -> Any:
-    try:
-        import matplotlib
-    except ImportError:
-        raise FastSpecError("drawing needs matplotlib: pip install 'fastspec-engine[bench]'") from None
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot
 
 
 def draw_profile(profile: Profile, path: Path) -> None:
     """Writes the map of heads, those of the manifest framed, and recovered attention against m."""
-    pyplot = _pyplot()
     manifest = profile.manifest
     maps = [("target", profile.heads.target, dict(manifest.target.layers))]
     if profile.heads.drafter is not None:
         chosen = {} if manifest.drafter is None else dict(manifest.drafter.layers)
         maps.append(("drafter", profile.heads.drafter, chosen))
-    figure, axes = pyplot.subplots(1, len(maps) + 1, figsize=(5 * (len(maps) + 1), 5), layout="constrained")
+    figure, axes = plotting.pyplot().subplots(1, len(maps) + 1, figsize=(5 * (len(maps) + 1), 5), layout="constrained")
     for place, (name, merits, layers) in zip(axes, maps, strict=False):
         _draw_map(figure, place, name, merits, layers)
     curve = axes[-1]
@@ -56,7 +36,7 @@ def draw_profile(profile: Profile, path: Path) -> None:
     if profile.search.divisions:
         curve.axvline(manifest.lookahead_slots, color="tab:red", linewidth=0.8)
         curve.legend(fontsize=8)
-    _save(pyplot, figure, path)
+    plotting.save(figure, path)
 
 
 def _draw_map(figure: Any, axes: Any, name: str, merits: torch.Tensor, layers: dict[int, tuple[int, ...]]) -> None:
@@ -69,8 +49,7 @@ def _draw_map(figure: Any, axes: Any, name: str, merits: torch.Tensor, layers: d
 
 def draw_quality(entries: Sequence[Mapping[str, Any]], answers: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Writes agreement, divergence and scores against the budget, a line a selector."""
-    pyplot = _pyplot()
-    figure, (left, middle, right) = pyplot.subplots(1, 3, figsize=(15, 4.5), layout="constrained")
+    figure, (left, middle, right) = plotting.pyplot().subplots(1, 3, figsize=(15, 4.5), layout="constrained")
     own = [entry for entry in entries if entry["kind"] == "all" and entry["budget"] is not None]
     for axes, measure in ((left, "agreement"), (middle, "kl")):
         for name in dict.fromkeys(entry["selector"] for entry in own):
@@ -88,7 +67,7 @@ def draw_quality(entries: Sequence[Mapping[str, Any]], answers: Sequence[Mapping
         axes.grid(alpha=0.3)
         if axes.get_legend_handles_labels()[0]:
             axes.legend(fontsize=7)
-    _save(pyplot, figure, path)
+    plotting.save(figure, path)
 
 
 def _line(axes: Any, name: str, points: list[tuple[int, Mapping[str, float]]]) -> None:
@@ -96,9 +75,3 @@ def _line(axes: Any, name: str, points: list[tuple[int, Mapping[str, float]]]) -
     line = axes.plot(budgets, [found["value"] for _, found in points], marker=".", label=name)[0]
     low, high = [found["low"] for _, found in points], [found["high"] for _, found in points]
     axes.fill_between(budgets, low, high, color=line.get_color(), alpha=0.12, linewidth=0)
-
-
-def _save(pyplot: Any, figure: Any, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)

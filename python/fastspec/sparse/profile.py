@@ -10,13 +10,14 @@ from typing import Any
 import torch
 
 from fastspec import LLM, DrafterConfig, RequestSpeculation, SamplingParams
+from fastspec._fastspec import model_fingerprint
 from fastspec.sparse import bars, objectives
 from fastspec.sparse.inputs import cut, decode_prompts, hay_probes, split
 from fastspec.sparse.lookahead import Lookahead, load_lookahead
-from fastspec.sparse.manifest import Heads, Manifest, fingerprint
+from fastspec.sparse.manifest import Heads, Manifest
 from fastspec.sparse.needles import Probe, sentence_needle
-from fastspec.sparse.options import ProfileOptions
-from fastspec.sparse.ranking import RECOVERY, HeadMap, NeedleRanking, recovery_merits
+from fastspec.sparse.options import RECOVERY, ProfileOptions
+from fastspec.sparse.ranking import HeadMap, NeedleRanking, recovery_merits
 from fastspec.sparse.search import Plan, Search, search
 from fastspec.sparse.signals import Budget, select, streaming
 from fastspec.sparse.trajectories import (
@@ -193,7 +194,7 @@ def profile(
         for name, of in (("search", searched), ("held out", held))
     }
     manifest = Manifest(
-        target=Heads(fingerprint(target.directory), {layer: heads[layer] for layer in best.layers}),
+        target=Heads(model_fingerprint(str(target.directory)), {layer: heads[layer] for layer in best.layers}),
         drafter=_draft_heads(drafter, best, draft_heads),
         drafter_kind=lookahead.kind if lookahead and best.lookahead_slots else "",
         budget=budget,
@@ -233,7 +234,7 @@ def _searched(
 def _draft_heads(drafter: DrafterConfig | None, best: Plan, heads: Sequence[tuple[int, ...]]) -> Heads | None:
     if drafter is None or not best.lookahead_slots:
         return None
-    return Heads(fingerprint(Path(drafter.model)), {layer: heads[layer] for layer in best.draft_layers})
+    return Heads(model_fingerprint(str(drafter.model)), {layer: heads[layer] for layer in best.draft_layers})
 
 
 def _notes(

@@ -11,11 +11,10 @@ from fastspec.errors import InvalidArgumentError
 from fastspec.sparse.context import read
 from fastspec.sparse.lookahead import Lookahead
 from fastspec.sparse.needles import Probe, recall
+from fastspec.sparse.options import RECOVERY
 from fastspec.sparse.signals import masses
 from fastspec.train.target import Target
 
-NEEDLE, RECOVERY = "needle", "recovery"
-RANKINGS = (NEEDLE, RECOVERY)
 LEAST_RECALL = 0.5  # an answer with no more of the expected words says nothing about who found them
 
 

@@ -14,8 +14,6 @@ import torch
 
 from fastspec.errors import InvalidArgumentError
 
-POOLINGS = ("mean", "max")
-
 
 @dataclass(frozen=True)
 class Budget:

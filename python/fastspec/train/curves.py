@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fastspec import plotting
+from fastspec.errors import FastSpecError
+
 History = Sequence[Mapping[str, Any]]
 
 
 def draw(path: Path, runs: Mapping[str, History]) -> bool:
     """Writes a PNG with every run's loss and mean tau over the steps. Returns False without matplotlib."""
     try:
-        import matplotlib
-    except ImportError:
+        pyplot = plotting.pyplot()
+    except FastSpecError:
         return False
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4), layout="constrained")
     for name, history in runs.items():
         losses = [(entry["step"], entry["loss"]) for entry in history if "loss" in entry]
@@ -33,7 +33,5 @@ def draw(path: Path, runs: Mapping[str, History]) -> bool:
         axes.grid(alpha=0.3)
         if axes.get_legend_handles_labels()[0]:
             axes.legend(fontsize=8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+    plotting.save(figure, path)
     return True

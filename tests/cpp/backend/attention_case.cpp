@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "support/kv_layout.h"
 #include "support/oracle.h"
 
 namespace fastspec::test {
@@ -27,19 +28,11 @@ AttentionCase::AttentionCase(const AttentionShape& shape, std::uint64_t seed) : 
   }
   num_pages += 2;
 
-  // Gaps between slots, K and V, heads and pages: strides must be followed, and what lies between is poison.
-  KvView& kv = params.kv;
-  kv.dtype = shape.kv_dtype;
-  kv.page_shift = shape.page_shift;
-  kv.num_kv_heads = shape.num_kv_heads;
-  kv.head_dim = shape.head_dim;
-  kv.slot_stride = shape.head_dim + 8;
-  kv.value_offset = page_size * kv.slot_stride + 16;
-  kv.head_stride = 2 * kv.value_offset + 8;
-  kv.page_stride = shape.num_kv_heads * kv.head_stride + 24;
-  pool.assign(static_cast<std::size_t>(num_pages * kv.page_stride) * size_of(shape.kv_dtype),
-              0xff);  // NaN in all types
-  kv.base = pool.data();
+  params.kv = {.dtype = shape.kv_dtype,
+               .page_shift = shape.page_shift,
+               .num_kv_heads = shape.num_kv_heads,
+               .head_dim = shape.head_dim};
+  pool = testing::make_gapped_pool(params.kv, num_pages);
 
   std::vector<Slot> free_pages;
   for (int page = 0; page < num_pages; ++page) free_pages.push_back(page);

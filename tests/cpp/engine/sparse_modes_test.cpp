@@ -133,7 +133,7 @@ TEST_P(Refresh, RewritesKeysAndValuesAsADensePassWritesThem) {
     HarnessOptions dense;
     dense.has_windows = false;
     const auto other = make_engine(std::move(dense));
-    Request same;
+    Request same = some_request(0);  // of another prompt, running on whatever it samples
     same.prompt_token_ids = sequence.tokens();
     other->submit(same);
     other->step();
@@ -148,7 +148,11 @@ TEST_P(Refresh, RewritesKeysAndValuesAsADensePassWritesThem) {
   }
   EXPECT_GT(refreshed, 3);
   EXPECT_GT(sparse, 8);
-  EXPECT_GE(engine->stats().sparse.refreshes, 3);
+  const EngineStats stats = engine->stats();
+  EXPECT_GE(stats.sparse.refreshes, 3);
+  EXPECT_EQ(stats.prompt_rows, std::ssize(some_request(0).prompt_token_ids));
+  EXPECT_EQ(stats.decoding_passes, stats.sparse.sparse_passes + stats.sparse.dense_passes);
+  EXPECT_GE(stats.sparse.dense_passes, stats.sparse.refreshes);
 }
 
 INSTANTIATE_TEST_SUITE_P(Rows, Refresh, ::testing::Values(256, 3));  // at once, and in chunks
