@@ -53,8 +53,8 @@ void EngineOptions::add_to(CLI::App& app) {
   model_ = app.add_option("--model", config_.model, "Hugging Face directory")->required()->group(group);
   app.add_option(
          "--drafter", drafter_,
-         "none, ngram, standalone:DIR (a small model), longspec:DIR (trees) or dflash:DIR (blocks); changes the "
-         "speed, never the tokens")
+         "none, ngram, standalone:DIR (a small model), longspec:DIR (trees), dflash:DIR (blocks) or self_sparse (the "
+         "model itself, over --kv-budget of its keys); changes the speed, never the tokens")
       ->group(group);
   max_draft_tokens_ = add_number(app, "--max-draft-tokens", draft_tokens_,
                                  "Tokens drafted for one sequence and step; default 8, or the whole tree or block of "
@@ -140,9 +140,11 @@ bool EngineOptions::names_speculation() const {
 void EngineOptions::set_sparse(SparseConfig& sparse) const {
   sparse.set_selector(sparse_);
   sparse.set_guarantee(guarantee_text_);
-  if (!sparse.enabled() && kv_budget_->count() + guarantee_->count() + refresh_->count() > 0) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "--kv-budget, --guarantee and --refresh-interval have no effect without --sparse");
+  if (!sparse.enabled() && drafter_ != "self_sparse" &&
+      kv_budget_->count() + guarantee_->count() + refresh_->count() > 0) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "--kv-budget, --guarantee and --refresh-interval have no effect without --sparse or --drafter self_sparse");
   }
 }
 

@@ -23,7 +23,9 @@ constexpr int kMaxDraftTokens = 255;  // with the root 256 rows, the width of an
 
 constexpr const char* kSelectors = "none, streaming, history, history:MANIFEST, quest or dustin:MANIFEST";
 
-constexpr const char* kDrafters = "none, ngram, standalone:DIR, longspec:DIR or dflash:DIR";
+constexpr const char* kDrafters = "none, ngram, standalone:DIR, longspec:DIR, dflash:DIR or self_sparse";
+
+constexpr const char* kSelfSparse = "self_sparse";
 
 bool has_model(const std::string& kind) {
   return kind == "standalone" || kind == "longspec" || kind == "dflash";
@@ -62,7 +64,8 @@ DrafterConfig DrafterConfig::parse(const std::string& text) {
   const std::size_t colon = text.find(':');
   config.kind = text.substr(0, colon);
   if (colon != std::string::npos) config.model = text.substr(colon + 1);
-  if ((config.kind != "ngram" && !has_model(config.kind)) || has_model(config.kind) == (colon == std::string::npos)) {
+  const bool is_known = config.kind == "ngram" || config.kind == kSelfSparse || has_model(config.kind);
+  if (!is_known || has_model(config.kind) == (colon == std::string::npos)) {
     fail(ErrorCode::kInvalidArgument, "drafter \"", text, "\": expected ", kDrafters);
   }
   if (has_model(config.kind) && config.model.empty()) {
@@ -179,14 +182,14 @@ void check_speculation(const SpeculationConfig& speculation) {
   if (drafter.kind == "ngram") {
     check_range("speculation.drafter.ngram_min", drafter.ngram_min, 1, kMany);
     check_range("speculation.drafter.ngram_max", drafter.ngram_max, drafter.ngram_min, kMany);
-  } else if (!has_model(drafter.kind)) {
+  } else if (drafter.kind != kSelfSparse && !has_model(drafter.kind)) {
     fail(ErrorCode::kInvalidArgument, "drafter \"", drafter.kind, "\": expected ", kDrafters);
   }
   if (drafter.kind == "longspec") check_tree_widths(drafter.tree_widths);
   if (drafter.kind == "dflash") check_context(drafter);
   if (has_model(drafter.kind) == drafter.model.empty()) {
     fail(ErrorCode::kInvalidArgument, "drafter \"", drafter.kind, "\" with model \"", drafter.model,
-         "\": standalone, longspec and dflash have one, ngram none");
+         "\": standalone, longspec and dflash have one, ngram and self_sparse none");
   }
 }
 
@@ -240,6 +243,24 @@ void check_sparse(const SparseConfig& sparse) {
   }
 }
 
+/// What the target drafts in sparse passes is confirmed by dense ones, and there are no rows of a drafter to share out.
+void check_self_sparse(const EngineConfig& config) {
+  if (config.sparse.guarantee != Guarantee::kExact) {
+    fail(ErrorCode::kInvalidArgument,
+         "drafter self_sparse is confirmed by dense passes, but sparse.guarantee is sparse: leave the drafter out");
+  }
+  if (config.speculation.budget.mode != RowBudgetMode::kOff) {
+    fail(ErrorCode::kInvalidArgument, "speculation.row_budget is ", config.speculation.budget.mode_text(),
+         ", but drafter self_sparse has no rows to share out: its runs are as long as pays, or max_draft_tokens");
+  }
+  if (!config.speculation.max_draft_tokens) return;
+  check_range("speculation.max_draft_tokens", *config.speculation.max_draft_tokens, 1, kMaxRefreshInterval);
+  if (config.sparse.refresh_interval != 0) {
+    fail(ErrorCode::kInvalidArgument,
+         "with drafter self_sparse max_draft_tokens and sparse.refresh_interval are the same: give one");
+  }
+}
+
 }  // namespace
 
 void EngineConfig::validate() const {
@@ -265,7 +286,18 @@ void EngineConfig::validate() const {
          ": every running sequence needs a row");
   }
   if (speculation.enabled()) check_speculation(speculation);
-  if (sparse.enabled()) check_sparse(sparse);
+  if (sparse.enabled() || speculation.drafter.kind == kSelfSparse) check_sparse(sparse);
+  if (speculation.drafter.kind == kSelfSparse) check_self_sparse(*this);
+}
+
+EngineConfig EngineConfig::resolved() const {
+  validate();
+  EngineConfig config = *this;
+  if (speculation.drafter.kind != kSelfSparse) return config;
+  if (!sparse.enabled()) config.sparse.selector = "streaming";
+  config.sparse.refresh_interval = speculation.max_draft_tokens.value_or(sparse.refresh_interval);
+  config.speculation = {};
+  return config;
 }
 
 std::string EngineConfig::to_json() const {

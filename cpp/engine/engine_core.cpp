@@ -74,8 +74,7 @@ EngineParts EngineCore::load(const EngineConfig& config, const LoadProgressCallb
 }
 
 EngineCore::EngineCore(const EngineConfig& config, EngineParts parts)
-    : config_(config), parts_(std::move(parts)), process_(getpid()) {
-  config_.validate();
+    : config_(config.resolved()), parts_(std::move(parts)), process_(getpid()) {
   parts_.backend.ops = std::make_unique<OperationClock>(std::move(parts_.backend.ops), operation_seconds_);
   plan_memory_and_build();
   prepare_costs();

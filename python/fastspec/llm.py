@@ -72,9 +72,9 @@ class LLM:
 
         Args:
             model: a Hugging Face directory, a name on the Hugging Face hub, or a .gguf file (converted once).
-            drafter: None, "ngram", "standalone:MODEL", "longspec:MODEL", "dflash:MODEL" or a DrafterConfig. Speculation
-                changes the speed, never the tokens. "longspec:" also takes the name of a drafter that comes with
-                FastSpec (hub.shipped_drafters()).
+            drafter: None, "ngram", "standalone:MODEL", "longspec:MODEL", "dflash:MODEL", "self_sparse" (the model
+                itself, over kv_budget of its keys) or a DrafterConfig. Speculation changes the speed, never the tokens.
+                "longspec:" also takes the name of a drafter that comes with FastSpec (hub.shipped_drafters()).
             dtype: of weights and K/V: "float32", "bfloat16", "float16", or "auto" for the checkpoint's.
             device: "cpu", "cuda:N", or "cpu:reference" for the slow path whose results do not depend on the batch.
             sparse: None, "streaming", "history", "history:MANIFEST", "quest", "dustin:MANIFEST" or a SparseConfig:
@@ -106,7 +106,7 @@ class LLM:
             copy(sparse) if isinstance(sparse, SparseConfig) else SparseConfig(selector=_expanded(sparse or "none"))
         )
         for name in [name for name in _SPARSE_OPTIONS if name in engine_options]:
-            if not passes.enabled:
+            if not passes.enabled and speculation.drafter.kind != "self_sparse":
                 raise InvalidArgumentError(f"{name} has no effect without sparse passes")
             setattr(passes, name, engine_options.pop(name))
         self._directory = hub.resolve_model(model)

@@ -36,6 +36,14 @@ def test_exact_runs_give_the_tokens_of_plain_decoding(tiny_model_dir: Path, llm:
             assert dense.stats.sparse.sparse_passes == 0
 
 
+def test_the_model_drafts_for_itself(tiny_model_dir: Path, llm: LLM) -> None:
+    plain = llm.generate(PROMPT, PARAMS, progress=False)[0]
+    with LLM(tiny_model_dir, "self_sparse", device="cpu:reference", kv_budget=24, max_draft_tokens=4) as drafting:
+        assert drafting.generate(PROMPT, PARAMS, progress=False)[0].token_ids == plain.token_ids
+        assert drafting.stats().sparse.sparse_passes > 0
+        assert drafting.info.selector == "streaming"
+
+
 def test_a_config_stays_the_callers(tiny_model_dir: Path) -> None:
     config = SparseConfig(selector="streaming", kv_budget=64)
     LLM(tiny_model_dir, sparse=config, kv_budget=24, guarantee="sparse", device="cpu:reference")
@@ -82,6 +90,8 @@ def test_the_sparse_guarantee_says_so(tiny_model_dir: Path) -> None:
         ({"sparse": "snapkv"}, "dustin:MANIFEST"),
         ({"sparse": "streaming", "kv_budget": 3}, "kv_budget"),
         ({"sparse": "streaming", "guarantee": "near"}, "exact or sparse"),
+        ({"drafter": "self_sparse", "guarantee": "sparse"}, "confirmed by dense passes"),
+        ({"drafter": "self_sparse", "row_budget": "auto"}, "no rows to share out"),
         ({"sparse": "streaming", "refresh_interval": 65}, "refresh_interval"),
     ],
 )
@@ -109,6 +119,8 @@ def test_cli(run_cli: RunCli, tiny_model_dir: Path) -> None:
     assert exact["guarantee"] == "exact"
     assert exact["sparse"]["sparse_passes"] > 0
     assert exact["sparse"]["mean_mass"] is None
+    self_sparse = ["--drafter", "self_sparse", "--kv-budget", "20", "--max-draft-tokens", "3", "--json"]
+    assert json.loads(run_cli("generate", *options, *self_sparse).stdout)["sparse"] == exact["sparse"]
     labelled = json.loads(run_cli("generate", *sparse, "--guarantee", "sparse", "--json").stdout)
     assert labelled["guarantee"] == "sparse"
     for wrong, words in [

@@ -13,7 +13,7 @@ import pytest
 import torch
 from test_sparse_benchmarks import write_longbench
 
-from fastspec import DrafterConfig, InvalidArgumentError, SamplingParams
+from fastspec import LLM, DrafterConfig, Guarantee, InvalidArgumentError, SamplingParams, SparseConfig
 from fastspec.__main__ import main
 from fastspec.sparse import report
 from fastspec.sparse.harness import end_tokens
@@ -34,6 +34,7 @@ from fastspec.sparse.selectors import Selectors, check_names
 from fastspec.sparse.session import Dense, Quest, Scored, Session, Streaming
 from fastspec.sparse.signals import Budget, select, streaming
 from fastspec.sparse.trajectories import Trajectory, record
+from fastspec.sparse.triggers import Row, area, caught, roc, trigger_table
 from fastspec.train.target import Target
 from fastspec.train.texts import Text
 
@@ -140,6 +141,24 @@ def test_answers_equal_the_engines(llm: Any, tiny_model_dir: Path, target: Targe
     assert answer(target, question, reading, Dense(), [third]) == found[: found.index(third)]
 
 
+@pytest.mark.parametrize("name", ["history", "quest", "streaming"])
+@pytest.mark.parametrize("seed", range(3))
+def test_sparse_answers_equal_the_engines(tiny_model_dir: Path, selectors: Selectors, name: str, seed: int) -> None:
+    """One definition of what a selector reads, stated twice: here and in the engine."""
+    tokens = torch.randint(3, 300, (70,), generator=torch.Generator().manual_seed(seed)).tolist()
+    params = SamplingParams(temperature=0.0, max_tokens=30, ignore_eos=True)
+    passes = SparseConfig(
+        selector=name, kv_budget=BUDGET.slots, sinks=BUDGET.sinks, recent=BUDGET.recent, guarantee=Guarantee.SPARSE
+    )
+    with LLM(tiny_model_dir, dtype="float32", page_size=selectors.page, sparse=passes) as llm:
+        expected = llm.generate(tokens, params, progress=False)[0].token_ids
+        dense = llm.generate(tokens, params, sparse=False, progress=False)[0].token_ids
+    question = Question("any", len(tokens), tokens, 30, lambda said: 0.0)
+    reading = read_question(selectors.target, question)
+    assert answer(selectors.target, question, reading, selectors.make(name, BUDGET), []) == expected
+    assert expected != dense
+
+
 # --- published forms --------------------------------------------------------------------------------------------------
 
 
@@ -198,7 +217,8 @@ def cell(selector: str, budget: int | None, agreed: float, kl: float) -> dict[st
     parts = [(2, kl / 4)] * 4
     own = {"agreed": agreed, "kl": kl, "parts": parts}
     where = {"selector": selector, "budget": budget, "kind": "prose", "context": 60}
-    return where | own | {"rows": 8, "nll": 16.0 + kl, "dense_nll": 16.0, "mass": 0.5, "alone": own}
+    rows = [Row(row < agreed, margin=float(row < 4), mass=0.5) for row in range(8)]
+    return where | own | {"triggers": rows, "rows": 8, "nll": 16.0 + kl, "dense_nll": 16.0, "mass": 0.5, "alone": own}
 
 
 def test_intervals_hold_the_figure_and_shrink_with_documents() -> None:
@@ -232,6 +252,43 @@ def test_tables_have_a_row_a_selector_and_budget() -> None:
     answers = dense_answers([Question("needle", 100, [1], 4, lambda said: float(said == "7"))] * 2, ["7", "8"])
     assert report.summarise_answers(answers, 100, 0)[0]["score"]["value"] == 0.5
     assert "needle, 100" in report.answer_table(report.summarise_answers(answers, 100, 0))
+
+
+def test_a_curve_is_that_of_all_thresholds() -> None:
+    values, agrees = [0.1, 0.2, 0.2, 0.3, 0.9], [False, True, False, False, True]
+    assert roc(values, agrees) == [(0, 0), (0, 1 / 3), (0.5, 2 / 3), (0.5, 1), (1, 1)]
+    pairs = [(bad, good) for bad, b in zip(values, agrees, strict=True) if not b
+             for good, g in zip(values, agrees, strict=True) if g]  # fmt: skip
+    chance = sum((bad < good) + 0.5 * (bad == good) for bad, good in pairs) / len(pairs)
+    assert area(roc(values, agrees)) == pytest.approx(chance)
+    assert caught(values, agrees, 0.2) == 1 / 3
+    assert caught(values, agrees, 0.8) == 1
+    assert area(roc([1.0] * 5, agrees)) == 0.5
+    assert area(roc([-value for value in values], agrees)) == pytest.approx(1 - chance)
+
+
+def test_triggers_are_summed_over_documents() -> None:
+    cells = [cell("history", 32, agreed, 0.8) for agreed in (6, 4)] + [cell("quest", 32, 8, 0.8)]
+    entries = report.summarise_roc([*cells, cell("dense", None, 8, 0.0)], 100, 0)
+    assert [(entry["selector"], entry["signal"]) for entry in entries] == [("history", "margin"), ("history", "mass")]
+    margin, mass = entries
+    assert (margin["rows"], margin["disagreements"]) == (16, 6)
+    assert margin["area"]["value"] == pytest.approx(8 / 10 + 0.5 * 2 / 10)  # 8 of 10 agreeing rows lie above
+    assert mass["area"]["value"] == 0.5
+    assert "| margin | history | 32 | 6 of 16 | 0.900" in trigger_table(entries)
+
+
+def test_rows_carry_what_their_pass_knew(selectors: Selectors, trajectory: Trajectory) -> None:
+    reading = read_trajectory(selectors.target, trajectory)
+    for name, knows in (("history", True), ("hybrid", True), ("quest", True), ("streaming", False), ("dense", False)):
+        run = follow(selectors.target, trajectory, reading, selectors.make(name, BUDGET))
+        assert sum(row.agrees for row in run.triggers) == run.agreed
+        assert len(run.triggers) == run.rows
+        assert all(row.margin >= 0 for row in run.triggers)
+        assert all((row.mass is not None) == knows for row in run.triggers)
+        assert all(0 < row.mass < 1 for row in run.triggers if row.mass is not None)
+    every = Scored(Budget(60, 4, 8), HEADS)  # which holds the first step's context
+    assert follow(selectors.target, trajectory, reading, every).triggers[0].mass is None
 
 
 def test_lengths_at_which_dense_fails_are_not_asked() -> None:
@@ -333,5 +390,8 @@ def test_picture_of_a_report(tmp_path: Path) -> None:
 
     entries = report.summarise([cell("history", b, 8, 0.8) for b in (32, 64)] + [cell("dense", None, 8, 0.0)], 50, 0)
     score = {"selector": "history", "budget": 32, "task": "needle", "length": 100, "score": {"value": 0.5}}
-    draw_quality(entries, [score], tmp_path / "q.svg")
+    triggers = report.summarise_roc([cell("history", b, 6, 0.8) for b in (32, 64)], 50, 0)
+    draw_quality(entries, triggers, [score], tmp_path / "q.svg")
+    assert "triggers, budget 32" in (tmp_path / "q.svg").read_text()
+    draw_quality(entries, [], [], tmp_path / "q.svg")
     assert (tmp_path / "q.svg").stat().st_size > 1000

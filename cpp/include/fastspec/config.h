@@ -13,8 +13,8 @@ namespace fastspec {
 
 /// Which drafter proposes, and its own options.
 struct DrafterConfig {
-  std::string kind;   // "" = none, "ngram", "standalone", "longspec", "dflash"
-  std::string model;  // all but ngram: directory of the draft model
+  std::string kind;   // "" = none, "ngram", "standalone", "longspec", "dflash", "self_sparse"
+  std::string model;  // standalone, longspec, dflash: directory of the draft model
   int ngram_min = 2;  // ngram: shortest and longest match looked up in the sequence
   int ngram_max = 4;
   std::vector<int> tree_widths{4, 16, 16, 16, 16};  // longspec: nodes of each level of a tree; 1,1,1,1 is a chain
@@ -23,8 +23,8 @@ struct DrafterConfig {
   int sinks = 0;        // dflash, with a window: first tokens of the sequence that it sees too
   bool rebase_positions = false;  // dflash, with sinks: they take the positions just before the window
 
-  /// "none" or "", "ngram", "standalone:DIR", "longspec:DIR", "dflash:DIR". @throws Error(kInvalidArgument) naming what
-  /// is possible.
+  /// "none" or "", "ngram", "standalone:DIR", "longspec:DIR", "dflash:DIR", "self_sparse". @throws
+  /// Error(kInvalidArgument) naming what is possible.
   static DrafterConfig parse(const std::string& text);
   std::string to_string() const;
 };
@@ -112,6 +112,11 @@ struct EngineConfig {
 
   /// @throws Error(kInvalidArgument) naming the option, its value and what is possible.
   void validate() const;
+  /// The config that an engine keeps. Drafter "self_sparse" (MagicDec, arXiv 2408.11049: the target drafts for itself
+  /// over a few of its keys) is another name for exact sparse passes without a drafter and becomes these: over
+  /// "streaming" unless sparse says otherwise, in runs of max_draft_tokens where that is set.
+  /// @throws Error(kInvalidArgument) as validate() does.
+  EngineConfig resolved() const;
   /// Every option, as a JSON object with the names above.
   std::string to_json() const;
   /// @throws Error(kInvalidArgument) naming an unknown or mistyped option.

@@ -158,6 +158,7 @@ def _sparse(options: argparse.Namespace) -> int:
     from fastspec.sparse import pictures, report
     from fastspec.sparse.selectors import check_names
     from fastspec.sparse.signals import Budget
+    from fastspec.sparse.triggers import trigger_table
     from fastspec.train.files import check_output, write_json
 
     chosen = QualityOptions(**changes(options, QualityOptions))
@@ -175,17 +176,23 @@ def _sparse(options: argparse.Namespace) -> int:
     check_names(names, models.manifest, models.drafter)
     cells, answers = _measured(options, chosen, models, names, budgets)
     entries = report.summarise(cells, chosen.samples, chosen.seed)
+    triggers = report.summarise_roc(cells, chosen.samples, chosen.seed)
     scores = report.summarise_answers(answers, chosen.samples, chosen.seed)
     if entries:
         say("\n" + report.continuation_table(entries) + "\n\n" + report.kind_table(entries))
+    if triggers:
+        say("\n" + trigger_table(triggers))
     if scores:
         say("\n" + report.answer_table(scores))
     say("95 % intervals of a bootstrap over documents and questions; perplexity of dense continuations")
     if options.json is not None:
         arguments = {"target": models.target.name, "drafter": options.drafter, "options": vars(chosen)}
-        write_json(options.json, {**arguments, "continuations": entries, "scores": scores, "answers": answers})
+        write_json(
+            options.json,
+            {**arguments, "continuations": entries, "triggers": triggers, "scores": scores, "answers": answers},
+        )
     if options.plot is not None:
-        pictures.draw_quality(entries, scores, options.plot)
+        pictures.draw_quality(entries, triggers, scores, options.plot)
     return 0
 
 

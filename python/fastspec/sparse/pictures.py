@@ -47,9 +47,15 @@ def _draw_map(figure: Any, axes: Any, name: str, merits: torch.Tensor, layers: d
     axes.set(xlabel="head", ylabel="layer", title=f"heads of the {name}; framed: in the manifest")
 
 
-def draw_quality(entries: Sequence[Mapping[str, Any]], answers: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Writes agreement, divergence and scores against the budget, a line a selector."""
-    figure, (left, middle, right) = plotting.pyplot().subplots(1, 3, figsize=(15, 4.5), layout="constrained")
+def draw_quality(
+    entries: Sequence[Mapping[str, Any]],
+    triggers: Sequence[Mapping[str, Any]],
+    answers: Sequence[Mapping[str, Any]],
+    path: Path,
+) -> None:
+    """Writes agreement, divergence and scores against the budget, a line a selector, and ROC curves of triggers."""
+    figure, places = plotting.pyplot().subplots(1, 4, figsize=(20, 4.5), layout="constrained")
+    left, middle, right, curves = places
     own = [entry for entry in entries if entry["kind"] == "all" and entry["budget"] is not None]
     for axes, measure in ((left, "agreement"), (middle, "kl")):
         for name in dict.fromkeys(entry["selector"] for entry in own):
@@ -64,10 +70,27 @@ def draw_quality(entries: Sequence[Mapping[str, Any]], answers: Sequence[Mapping
     titles = ("agreement with dense", "KL from dense, nats", "mean score of retrieval")
     for axes, title in zip((left, middle, right), titles, strict=True):
         axes.set(xlabel="budget, tokens", title=title)
+    _draw_triggers(curves, triggers)
+    for axes in places:
         axes.grid(alpha=0.3)
         if axes.get_legend_handles_labels()[0]:
             axes.legend(fontsize=7)
     plotting.save(figure, path)
+
+
+def _draw_triggers(axes: Any, triggers: Sequence[Mapping[str, Any]]) -> None:
+    """Of the smallest budget, at which most rows disagree."""
+    budget = min((entry["budget"] for entry in triggers), default=None)
+    for entry in triggers:
+        if entry["budget"] == budget:
+            style = "-" if entry["signal"] == "margin" else "--"
+            label = f"{entry['selector']}, {entry['signal']} ({entry['area']['value']:.2f})"
+            axes.plot(*zip(*entry["curve"], strict=True), style, linewidth=1, label=label)
+    axes.set(
+        xlabel="agreeing rows below the threshold",
+        ylabel="disagreeing rows below it",
+        title="triggers" if budget is None else f"triggers, budget {budget}",
+    )
 
 
 def _line(axes: Any, name: str, points: list[tuple[int, Mapping[str, float]]]) -> None:

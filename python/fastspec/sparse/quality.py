@@ -20,6 +20,7 @@ from fastspec.sparse.selectors import Selectors
 from fastspec.sparse.session import Selector, Session
 from fastspec.sparse.signals import Budget
 from fastspec.sparse.trajectories import Trajectory
+from fastspec.sparse.triggers import Row
 from fastspec.train.target import Target
 
 PARTS = 4  # of a run, to see drift
@@ -36,6 +37,7 @@ class Run:
         nll, dense_nll: of the document's own tokens.
         mass: mean recovered share of true attention; None where there is no list.
         parts: (rows, kl) of each quarter of the run.
+        triggers: what could have told of each row whether dense agrees.
     """
 
     rows: int
@@ -45,6 +47,7 @@ class Run:
     dense_nll: float
     mass: float | None
     parts: list[tuple[int, float]]
+    triggers: list[Row]
 
 
 def read_trajectory(target: Target, trajectory: Trajectory) -> Reading:
@@ -75,18 +78,34 @@ def follow(
     tokens = torch.tensor(trajectory.tokens, device=target.device)
     queries = reading.queries[:, :, : start - reading.first]
     session = Session(target, tokens[: start + 1], reading.context.copy(start), queries, record_mass)
-    parts = []
+    parts, triggers = [], []
     for root, rows in trajectory.steps:
         behind = trajectory.tokens[root + 1 : root + rows]
         sparse = session.step(selector, behind, reading if keep_dense else None)
         session.advance(trajectory.tokens[root + rows])
         dense = reading.logits[root - reading.first : root - reading.first + rows]
         labels = tokens[root + 1 : root + rows + 1]
-        parts.append((*divergences(dense, sparse), _nll(sparse, labels), _nll(dense, labels)))
+        agreements, kls = divergences(dense, sparse)
+        parts.append((agreements, kls, _nll(sparse, labels), _nll(dense, labels)))
+        best = sparse.float().topk(2, dim=-1).values
+        margins = (best[:, 0] - best[:, 1]).tolist()
+        triggers += [
+            Row(bool(agrees), margin, selector.known_mass)
+            for agrees, margin in zip(agreements.tolist(), margins, strict=True)
+        ]
     agreed, kl, nll, dense_nll = (torch.cat(column).float().cpu() for column in zip(*parts, strict=True))
     quarters = [(len(part), float(part.sum())) for part in kl.tensor_split(PARTS)]
     mass = sum(session.mass) / len(session.mass) if session.mass else None
-    return Run(len(kl), float(agreed.sum()), float(kl.sum()), float(nll.sum()), float(dense_nll.sum()), mass, quarters)
+    return Run(
+        rows=len(kl),
+        agreed=float(agreed.sum()),
+        kl=float(kl.sum()),
+        nll=float(nll.sum()),
+        dense_nll=float(dense_nll.sum()),
+        mass=mass,
+        parts=quarters,
+        triggers=triggers,
+    )
 
 
 def _nll(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

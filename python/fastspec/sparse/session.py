@@ -101,7 +101,14 @@ class Session:
 
 
 class Selector(ABC):
-    """What the rows of a pass see of a session's context. Made for one session: it may remember."""
+    """What the rows of a pass see of a session's context. Made for one session: it may remember.
+
+    Attributes:
+        known_mass: share of attention inside the last list, by the scores that chose it, as the engine reports it; None
+            where nothing was scored.
+    """
+
+    known_mass: float | None = None
 
     @abstractmethod
     def attend(self, session: Session, rows: torch.Tensor) -> Attend:
@@ -184,7 +191,10 @@ class Scored(Listed):
             roots = session.lengths()
             scores = self._lookahead.scores(session.tokens[: session.root + 1], session.context, roots, self._pooling)
             ahead = _mean(each[list(self._draft_heads[layer])] for layer, each in scores if layer in self._draft_heads)
-        return select(history, ahead, session.lengths(), self.budget, self._slots)
+        found = select(history, ahead, session.lengths(), self.budget, self._slots)
+        known = [float(recovered(scores, found)) for scores in (history, ahead) if scores is not None]
+        self.known_mass = sum(known) / len(known)
+        return found
 
 
 class Quest(Listed):
@@ -201,7 +211,9 @@ class Quest(Listed):
     def lists(self, session: Session, rows: torch.Tensor) -> torch.Tensor:
         """See Listed."""
         history = _mean(self._scores(session, layer)[list(heads)] for layer, heads in self._heads.items())
-        return select(history, None, session.lengths(), self.budget, 0)
+        found = select(history, None, session.lengths(), self.budget, 0)
+        self.known_mass = float(recovered(history, found))
+        return found
 
     def _scores(self, session: Session, layer: int) -> torch.Tensor:
         """[heads, 1, L]."""

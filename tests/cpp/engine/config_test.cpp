@@ -43,7 +43,7 @@ TEST(DrafterConfigTest, RefusesOthersAndSaysWhatIsPossible) {
   for (const std::string text :
        {"eagle", "Ngram", "ngram:4", "ngram:", ":dir", "none:dir", " ngram", "standalone", "longspec", "dflash"}) {
     expect_error(ErrorCode::kInvalidArgument,
-                 {"\"" + text + "\"", "none, ngram, standalone:DIR, longspec:DIR or dflash:DIR"},
+                 {"\"" + text + "\"", "none, ngram, standalone:DIR, longspec:DIR, dflash:DIR or self_sparse"},
                  [&] { DrafterConfig::parse(text); });
   }
   expect_error(ErrorCode::kInvalidArgument, {"directory", "standalone:DIR"},
@@ -190,6 +190,37 @@ TEST(SparseConfigTest, ImpossibleValuesAreNamed) {
   config.sparse.guarantee = Guarantee::kSparse;
   config.sparse.refresh_interval = 1000;
   EXPECT_NO_THROW(config.validate());
+}
+
+TEST(EngineConfigTest, SelfSparseIsAnotherNameForExactSparsePasses) {
+  EngineConfig config = valid();
+  EXPECT_EQ(config.resolved().to_json(), config.to_json());
+  config.speculation.drafter = DrafterConfig::parse("self_sparse");
+  EXPECT_EQ(config.speculation.drafter.to_string(), "self_sparse");
+  config.sparse.kv_budget = 128;
+  EngineConfig meant = valid();
+  meant.sparse.kv_budget = 128;
+  meant.sparse.selector = "streaming";
+  EXPECT_EQ(config.resolved().to_json(), meant.to_json());
+
+  config.sparse.selector = meant.sparse.selector = "quest";
+  config.speculation.max_draft_tokens = meant.sparse.refresh_interval = 7;
+  EXPECT_EQ(config.resolved().to_json(), meant.to_json());
+
+  const auto refuses = [&](std::initializer_list<std::string> parts, const auto& change) {
+    EngineConfig impossible = config;
+    change(impossible);
+    expect_error(ErrorCode::kInvalidArgument, parts, [&] { impossible.validate(); });
+    expect_error(ErrorCode::kInvalidArgument, parts, [&] { impossible.resolved(); });
+  };
+  refuses({"self_sparse", "guarantee"}, [](EngineConfig& c) { c.sparse.guarantee = Guarantee::kSparse; });
+  refuses({"self_sparse", "row_budget", "auto"}, [](EngineConfig& c) { c.speculation.budget.set_mode("auto"); });
+  refuses({"max_draft_tokens", "65", "64"}, [](EngineConfig& c) { c.speculation.max_draft_tokens = 65; });
+  refuses({"self_sparse", "refresh_interval"}, [](EngineConfig& c) { c.sparse.refresh_interval = 3; });
+  refuses({"sparse.kv_budget", "0"}, [](EngineConfig& c) { c.sparse.kv_budget = 0; });
+  refuses({"self_sparse", "model"}, [](EngineConfig& c) { c.speculation.drafter.model = "somewhere"; });
+  expect_error(ErrorCode::kInvalidArgument, {"self_sparse:x", "self_sparse"},
+               [] { DrafterConfig::parse("self_sparse:x"); });
 }
 
 TEST(EngineConfigTest, SpeculationOptionsAreReadOnlyWhenItIsOn) {

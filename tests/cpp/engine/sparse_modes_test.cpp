@@ -60,6 +60,24 @@ TEST(SparseModes, AContextThatFitsTheBudgetIsDenseBitForBit) {
   }
 }
 
+TEST(SparseModes, SelfSparseDraftsInRunsAndTheOutputIsPlainDecodings) {
+  for (const std::string selector : {"", "history"}) {
+    HarnessOptions options = sparse_options(Guarantee::kExact, 12);
+    options.sparse.selector = selector;
+    options.drafter = DrafterConfig::parse("self_sparse");
+    options.max_draft_tokens = 3;
+    const Outputs plain = run_plain_alone(options, some_requests());
+    const auto engine = make_engine(std::move(options));
+    EXPECT_EQ(difference(plain, run(*engine, some_requests())), "");
+    EXPECT_EQ(engine->info().selector, selector.empty() ? "streaming" : selector);
+    EXPECT_EQ(engine->info().drafter, "none");
+    const EngineStats stats = engine->stats();
+    EXPECT_GT(stats.sparse.sparse_passes, 50);
+    EXPECT_LE(stats.sparse.sparse_passes, 3 * stats.sparse.dense_passes);
+    EXPECT_GT(stats.sparse.confirmed_tokens, 0);
+  }
+}
+
 TEST(SparseModes, AListOfAllSlotsEqualsThePagesBitForBit) {
   for (const int num_pages : {0, 34}) {  // few enough for preemption, which leaves pages in disorder
     HarnessOptions options = sparse_options(Guarantee::kSparse, 4096);

@@ -1,0 +1,126 @@
+"""What could tell, at a sparse pass, that dense attention would have said something else: the trigger of a dense pass.
+
+Two signals are at hand in a step: the share of attention inside the list, by the scores that chose it
+(`SparseConfig.min_mass` goes by it), and the margin between the two best logits. Whether one is worth a dense pass its
+ROC curve says: of the rows at which dense disagrees, the share that lies below a threshold, against the share of the
+others.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+Cell = Mapping[str, Any]
+
+
+class Row(NamedTuple):
+    """One verified row.
+
+    Attributes:
+        agrees: dense has the same most likely token.
+        margin: between the two best logits of the sparse pass.
+        mass: Selector.known_mass of its pass.
+    """
+
+    agrees: bool
+    margin: float
+    mass: float | None
+
+
+SIGNALS = ("margin", "mass")
+ASKED = 0.1  # share of rows that a trigger may ask about, for the table
+
+
+def roc(values: Sequence[float], agrees: Sequence[bool]) -> list[tuple[float, float]]:
+    """The curve of "below a threshold" as a sign of disagreement, from (0, 0) to (1, 1).
+
+    Args:
+        values: of the signal, a row each.
+        agrees: of the same rows; there are both kinds.
+
+    Returns:
+        (share of the agreeing rows below it, share of the disagreeing rows below it) for thresholds between distinct
+        values, ascending.
+    """
+    good = sum(agrees)
+    bad = len(agrees) - good
+    points, below = [(0.0, 0.0)], [0, 0]
+    ordered = sorted(zip(values, agrees, strict=True))
+    for index, (value, agreed) in enumerate(ordered):
+        below[agreed] += 1
+        if index + 1 == len(ordered) or ordered[index + 1][0] != value:
+            points.append((below[True] / good, below[False] / bad))
+    return points
+
+
+def area(points: Sequence[tuple[float, float]]) -> float:
+    """Under a curve of roc(): the chance that a disagreeing row has less than an agreeing one; 0.5 says nothing."""
+    return sum((right[0] - left[0]) * (left[1] + right[1]) / 2 for left, right in itertools.pairwise(points))
+
+
+def caught(values: Sequence[float], agrees: Sequence[bool], asked: float) -> float:
+    """Share of the disagreeing rows among the share `asked` of all rows that has least of the signal."""
+    ordered = sorted(zip(values, agrees, strict=True))
+    first = [agreed for _, agreed in ordered[: round(asked * len(ordered))]]
+    return first.count(False) / (len(agrees) - sum(agrees))
+
+
+def summarise_triggers(
+    groups: Mapping[tuple[Any, ...], Sequence[Cell]],
+    interval: Callable[[Sequence[Cell], Callable[[Sequence[Cell]], float]], Any],
+) -> list[dict[str, Any]]:
+    """One entry a selector, budget and signal that its rows have; none where all rows agree or none does.
+
+    Args:
+        groups: cells of quality.continuations() by (selector, budget).
+        interval: a statistic of cells with its interval, as a dictionary.
+    """
+    entries = []
+    for (name, budget), cells in groups.items():
+        for signal in SIGNALS:
+            values, agrees = _column(cells, signal)
+            if not any(agrees) or all(agrees):
+                continue
+            entries.append(
+                {
+                    "selector": name,
+                    "budget": budget,
+                    "signal": signal,
+                    "rows": len(values),
+                    "disagreements": agrees.count(False),
+                    "area": interval(cells, partial(_area, signal)),
+                    "caught": caught(values, agrees, ASKED),
+                    "curve": roc(values, agrees),
+                }
+            )
+    return entries
+
+
+def _column(cells: Sequence[Cell], signal: str) -> tuple[list[float], list[bool]]:
+    rows = [row for cell in cells for row in cell["triggers"] if getattr(row, signal) is not None]
+    return [getattr(row, signal) for row in rows], [row.agrees for row in rows]
+
+
+def _area(signal: str, cells: Sequence[Cell]) -> float:
+    values, agrees = _column(cells, signal)
+    # A resample in which nothing disagrees says as little as a signal that says nothing.
+    return area(roc(values, agrees)) if any(agrees) and not all(agrees) else 0.5
+
+
+def trigger_table(entries: Sequence[Mapping[str, Any]]) -> str:
+    """As Markdown."""
+    lines = [
+        f"| trigger | selector | budget | disagreeing rows | area under ROC | caught, asking at {ASKED:.0%} of rows |",
+        "|---" * 6 + "|",
+    ]
+    for entry in entries:
+        area_text = "{value:.3f} [{low:.3f}, {high:.3f}]".format(**entry["area"])
+        counts = f"{entry['disagreements']} of {entry['rows']}"
+        lines.append(
+            f"| {entry['signal']} | {entry['selector']} | {entry['budget']} | {counts} | {area_text} "
+            f"| {entry['caught']:.0%} |"
+        )
+    return "\n".join(lines)
