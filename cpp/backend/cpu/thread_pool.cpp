@@ -45,6 +45,7 @@ ThreadPool::ThreadPool(int num_threads) : num_threads_(num_threads == 0 ? availa
     fail(ErrorCode::kInvalidArgument, "num_threads must be between 0 (one per core) and ", kMaxThreads, ", got ",
          num_threads);
   }
+  claims_ = std::vector<Claim>(static_cast<std::size_t>(num_threads_));
   workers_.reserve(static_cast<std::size_t>(num_threads_ - 1));
   try {
     for (int thread = 1; thread < num_threads_; ++thread) workers_.emplace_back([this, thread] { work(thread); });
@@ -77,10 +78,10 @@ void ThreadPool::run(std::int64_t count, std::int64_t grain, Call call, void* co
   context_ = context;
   count_ = count;
   share_ = (grains + num_threads_ - 1) / num_threads_ * grain;
-  pending_.store(num_threads_ - 1, std::memory_order_relaxed);
-  epoch_.fetch_add(1, std::memory_order_acq_rel);
+  pending_.store(num_threads_, std::memory_order_relaxed);
+  const std::uint32_t epoch = epoch_.fetch_add(1, std::memory_order_acq_rel) + 1;
   epoch_.notify_all();
-  run_part(0);
+  run_parts(0, epoch);
   for (int left = pending_.load(std::memory_order_acquire); left != 0;
        left = pending_.load(std::memory_order_acquire)) {
     wait_while(pending_, left);
@@ -88,8 +89,23 @@ void ThreadPool::run(std::int64_t count, std::int64_t grain, Call call, void* co
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
-void ThreadPool::run_part(int thread) {
-  const std::int64_t begin = std::min(count_, share_ * thread);
+void ThreadPool::run_parts(int thread, std::uint32_t epoch) {
+  for (int i = 0; i < num_threads_; ++i) {
+    const int part = (thread + i) % num_threads_;  // its own first, whose memory its core has seen before
+    // Every loop takes every range, so whoever comes late, loops behind, finds a later epoch and takes nothing; what
+    // the loop is may be read by the taker alone, for it cannot end before he is done.
+    std::uint32_t last = epoch - 1;
+    if (!claims_[static_cast<std::size_t>(part)].epoch.compare_exchange_strong(last, epoch,
+                                                                               std::memory_order_acq_rel)) {
+      continue;
+    }
+    run_part(part, thread);
+    if (pending_.fetch_sub(1, std::memory_order_acq_rel) == 1) pending_.notify_one();
+  }
+}
+
+void ThreadPool::run_part(int part, int thread) {
+  const std::int64_t begin = std::min(count_, share_ * part);
   const std::int64_t end = std::min(count_, begin + share_);
   if (begin >= end) return;
   try {
@@ -104,11 +120,9 @@ void ThreadPool::work(int thread) {
   std::uint32_t seen = 0;
   for (;;) {
     wait_while(epoch_, seen);
-    seen += 1;  // the caller advances by one and waits for everybody, so no epoch is skipped
+    seen = epoch_.load(std::memory_order_acquire);
     if (stopping_.load(std::memory_order_acquire)) return;
-    run_part(thread);
-    pending_.fetch_sub(1, std::memory_order_acq_rel);
-    pending_.notify_one();
+    run_parts(thread, seen);
   }
 }
 

@@ -1,12 +1,15 @@
 // Host memory, the thread pool, 16-bit conversions and the choice of backends.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <numeric>
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
 #include "backend/backend.h"
@@ -81,6 +84,28 @@ TEST(ThreadPoolTest, ManyShortLoops) {
     pool.parallel_for(3, 1, [&](std::int64_t begin, std::int64_t, int) { sum += begin; });
   }
   EXPECT_EQ(sum.load(), 3 * 3000);
+}
+
+TEST(ThreadPoolTest, WhoIsDoneTakesOverWhatNobodyHasBegun) {
+  ThreadPool pool(8);
+  std::atomic<int> taken_over{0};
+  for (int i = 0; i < 1000 && taken_over.load() == 0; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // workers park and wake too late for so short a loop
+    pool.parallel_for(8, 1, [&](std::int64_t begin, std::int64_t, int thread) { taken_over += begin != thread; });
+  }
+  EXPECT_GT(taken_over.load(), 0);
+}
+
+TEST(ThreadPoolTest, NoThreadRunsTwoRangesAtATime) {
+  ThreadPool pool(5);
+  std::array<std::atomic<int>, 5> running{};
+  for (int i = 0; i < 2000; ++i) {
+    pool.parallel_for(5, 1, [&](std::int64_t, std::int64_t, int thread) {
+      ASSERT_EQ(running[static_cast<std::size_t>(thread)]++, 0);
+      if (i % 7 == thread) std::this_thread::yield();
+      running[static_cast<std::size_t>(thread)]--;
+    });
+  }
 }
 
 TEST(ThreadPoolTest, CarriesExceptionsToTheCallerAndGoesOn) {
