@@ -135,7 +135,7 @@ BenchMachine describe_machine(int threads, const std::string& device, double rea
 std::string bench_heading(const BenchMachine& machine, const EngineInfo& info, const std::string& prompt_source,
                           int max_tokens, int repetitions) {
   std::string text = info.architecture + ", " + to_string(info.dtype) + " on " + info.device + ", drafter " +
-                     (info.drafter.empty() ? "none" : info.drafter) + ", sparse passes " + info.selector +
+                     (info.drafter.empty() ? "none" : info.drafter) + ", sparse passes " + info.sparse_text() +
                      ", weights " + format_bytes(static_cast<double>(info.weight_bytes)) + "\n";
   text += machine.processor + format(", %d threads", machine.threads);
   text += machine.read_bytes_per_second > 0

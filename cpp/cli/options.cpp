@@ -103,6 +103,11 @@ void EngineOptions::add_to(CLI::App& app) {
                         "Tokens between two dense passes; 0: with exact as many as pay, with sparse no dense pass")
                  ->capture_default_str()
                  ->group(group);
+  min_mass_ = add_number(app, "--min-mass", config_.sparse.min_mass,
+                         "Share of attention inside the keys read, as far as the selector knows it, below which the "
+                         "next pass is dense; 0: whatever it is")
+                  ->capture_default_str()
+                  ->group(group);
   app.add_option("--dtype", dtype_, "float32, bfloat16, float16, or auto: the checkpoint's")
       ->capture_default_str()
       ->group(group);
@@ -132,7 +137,7 @@ void EngineOptions::add_to(CLI::App& app) {
 
 bool EngineOptions::names_speculation() const {
   const CLI::Option* const options[] = {max_draft_tokens_, row_budget_, budget_objective_, profile_seconds_,
-                                        kv_budget_,        guarantee_,  refresh_};
+                                        kv_budget_,        guarantee_,  refresh_,          min_mass_};
   const auto is_given = [](const CLI::Option* option) { return option->count() > 0; };
   return has_drafter() || has_sparse() || std::any_of(std::begin(options), std::end(options), is_given);
 }
@@ -141,10 +146,11 @@ void EngineOptions::set_sparse(SparseConfig& sparse) const {
   sparse.set_selector(sparse_);
   sparse.set_guarantee(guarantee_text_);
   if (!sparse.enabled() && drafter_ != "self_sparse" &&
-      kv_budget_->count() + guarantee_->count() + refresh_->count() > 0) {
+      kv_budget_->count() + guarantee_->count() + refresh_->count() + min_mass_->count() > 0) {
     throw Error(
         ErrorCode::kInvalidArgument,
-        "--kv-budget, --guarantee and --refresh-interval have no effect without --sparse or --drafter self_sparse");
+        "--kv-budget, --guarantee, --refresh-interval and --min-mass have no effect without --sparse or --drafter "
+        "self_sparse");
   }
 }
 

@@ -87,6 +87,7 @@ class EngineOptions {
   CLI::Option* kv_budget_ = nullptr;
   CLI::Option* guarantee_ = nullptr;
   CLI::Option* refresh_ = nullptr;
+  CLI::Option* min_mass_ = nullptr;
   int draft_tokens_ = 0;
   int shortest_match_ = 0;
   int longest_match_ = 0;

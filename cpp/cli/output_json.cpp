@@ -76,6 +76,8 @@ Json to_json(const EngineInfo& info) {
           {"eos_token_ids", info.eos_token_ids},
           {"drafter", info.drafter},
           {"selector", info.selector},
+          {"kv_budget", info.kv_budget},
+          {"guarantee", to_string(info.guarantee)},
           {"prompt_attention", info.prompt_attention}};
 }
 

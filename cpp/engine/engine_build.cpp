@@ -196,6 +196,10 @@ void EngineCore::build(const RowLimits& rows, const MemoryPlan& plan) {
   }
   warn_of_sparse(rows);
   info_.selector = parts_.selector == nullptr ? "none" : parts_.selector->name();
+  if (parts_.selector != nullptr) {
+    info_.kv_budget = config_.sparse.kv_budget;
+    info_.guarantee = config_.sparse.guarantee;
+  }
   // Behind the selector, which reads on what the drafter itself drafts.
   if (parts_.wrap_drafter) parts_.drafter = parts_.wrap_drafter(std::move(parts_.drafter));
   info_.drafter = parts_.drafter == nullptr ? "none" : parts_.drafter->name();

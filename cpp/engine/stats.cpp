@@ -125,6 +125,11 @@ std::string EngineInfo::memory_text() const {
   return text.str();
 }
 
+std::string EngineInfo::sparse_text() const {
+  if (kv_budget == 0) return selector;
+  return selector + ", " + std::to_string(kv_budget) + " keys, guarantee " + fastspec::to_string(guarantee);
+}
+
 std::string EngineInfo::to_string() const {
   std::ostringstream text;
   text << std::fixed << std::setprecision(1);
@@ -133,7 +138,7 @@ std::string EngineInfo::to_string() const {
        << "parameters     " << static_cast<double>(num_parameters) / 1e6 << " M\n"
        << "vocabulary     " << vocab_size << "\n"
        << "drafter        " << drafter << "\n"
-       << "sparse passes  " << selector << "\n"
+       << "sparse passes  " << sparse_text() << "\n"
        << "max_model_len  " << max_model_len << " tokens\n"
        << "KV cache       " << kv_bytes_per_token << " bytes a token, " << num_pages << " pages of " << page_size
        << " tokens\n"

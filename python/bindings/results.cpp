@@ -206,6 +206,8 @@ the CPU. str() gives a few lines for people.)");
       .readonly("eos_token_ids", &EngineInfo::eos_token_ids)
       .readonly("drafter", &EngineInfo::drafter)
       .readonly("selector", &EngineInfo::selector)
+      .readonly("kv_budget", &EngineInfo::kv_budget)
+      .readonly("guarantee", &EngineInfo::guarantee)
       .readonly("prompt_attention", &EngineInfo::prompt_attention)
       .finish_results();
   info.python_class().def("__str__", &EngineInfo::to_string);

@@ -30,7 +30,8 @@ def test_exact_runs_give_the_tokens_of_plain_decoding(tiny_model_dir: Path, llm:
             assert stats.sparse.confirmed_tokens + stats.sparse.taken_back_tokens > 0
             assert stats.decoding_passes == stats.sparse.dense_passes
             assert "provisional tokens confirmed" in str(stats)
-            assert sparse.info.selector == "streaming"
+            assert (sparse.info.selector, sparse.info.kv_budget) == ("streaming", 8)
+            assert sparse.info.guarantee == Guarantee.EXACT
             dense = sparse.generate(PROMPT, PARAMS, sparse=False, progress=False)[0].outputs[0]
             assert dense.stats is not None
             assert dense.stats.sparse.sparse_passes == 0
@@ -125,9 +126,21 @@ def test_cli(run_cli: RunCli, tiny_model_dir: Path) -> None:
     assert labelled["guarantee"] == "sparse"
     for wrong, words in [
         (["--kv-budget", "20"], "without --sparse"),
+        (["--min-mass", "0.5"], "without --sparse"),
+        (["--sparse", "history", "--min-mass", "1"], "sparse.min_mass is 1"),
         (["--sparse", "oracle"], "dustin:MANIFEST"),
         (["--sparse", "streaming", "--guarantee", "near"], "exact or sparse"),
     ]:
         result = run_cli("generate", *options, *wrong)
         assert result.returncode == 2
         assert words in result.stderr
+    described = run_cli("info", "--model", tiny_model_dir, "--sparse", "streaming", "--kv-budget", "20").stdout
+    assert "sparse passes  streaming, 20 keys, guarantee exact" in described
+
+
+def test_too_little_mass_makes_the_next_pass_dense(tiny_model_dir: Path, run_cli: RunCli) -> None:
+    """Which selectors with queries know; the share that a random model's 24 keys hold is well below 0.9."""
+    given = ["generate", "--model", tiny_model_dir, "--prompt", PROMPT, "--max-tokens", "30", "--ignore-eos", "--json"]
+    given += ["--temperature", "0", "--sparse", "history", "--kv-budget", "24", "--guarantee", "sparse"]
+    passes = [json.loads(run_cli(*given, "--min-mass", mass).stdout)["sparse"]["dense_passes"] for mass in ("0", "0.9")]
+    assert passes[1] > passes[0] + 5

@@ -120,10 +120,14 @@ struct EngineInfo {
   int vocab_size = 0;
   std::vector<TokenId> eos_token_ids;
   std::string drafter;
-  std::string selector;          // of sparse passes
+  std::string selector;  // of sparse passes; "none" without
+  int kv_budget = 0;     // of theirs: cached keys that one reads of a sequence
+  Guarantee guarantee = Guarantee::kExact;
   std::string prompt_attention;  // what answers attention of long prompt chunks
 
   std::string to_string() const;
+  /// "none", or selector, keys and guarantee.
+  std::string sparse_text() const;
   /// The part of to_string() that says who takes how much memory.
   std::string memory_text() const;
 };

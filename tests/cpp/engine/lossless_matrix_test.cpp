@@ -63,11 +63,13 @@ class LosslessReplay : public ::testing::TestWithParam<bool> {};  // steps are l
 
 TEST_P(LosslessReplay, PaddedAndReplayedPassesEqualPlainDecodingBitForBit) {
   EngineStats total;
-  for (const float temperature : {0.0f, 0.7f}) {
+  // As many as are needed; few enough for preemption.
+  const std::vector<int> pools = kSanitized ? std::vector{26} : std::vector{0, 26};
+  for (const float temperature : kSanitized ? std::vector{0.7f} : std::vector{0.0f, 0.7f}) {
     const std::vector<Request> requests = matrix_requests(8, temperature, true);
     const Outputs plain = run_plain_alone({}, requests);
     for (const MatrixSetting& setting : matrix_settings()) {
-      for (const int num_pages : {0, 26}) {  // as many as are needed; few enough for preemption
+      for (const int num_pages : pools) {
         SCOPED_TRACE(describe({setting, 8}, temperature, true) + " pages " + std::to_string(num_pages));
         HarnessOptions options = matrix_options(setting, requests, plain, nullptr);
         options.replays = true;
@@ -88,9 +90,11 @@ TEST_P(LosslessReplay, PaddedAndReplayedPassesEqualPlainDecodingBitForBit) {
       }
     }
   }
-  EXPECT_GT(total.graph_replays, total.graph_captures);
-  EXPECT_GT(total.graph_captures, 40);
-  EXPECT_GT(total.graph_eager_passes, 40);
+  if (!kSanitized) {
+    EXPECT_GT(total.graph_replays, total.graph_captures);
+    EXPECT_GT(total.graph_captures, 40);
+    EXPECT_GT(total.graph_eager_passes, 40);
+  }
   if (GetParam()) {
     EXPECT_GT(total.steps_ahead, total.steps * 9 / 10);
   } else {
@@ -98,7 +102,9 @@ TEST_P(LosslessReplay, PaddedAndReplayedPassesEqualPlainDecodingBitForBit) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ahead, LosslessReplay, ::testing::Bool());
+// With sanitizers LosslessPipeline alone launches steps ahead.
+INSTANTIATE_TEST_SUITE_P(Ahead, LosslessReplay,
+                         ::testing::ValuesIn(kSanitized ? std::vector{false} : std::vector{false, true}));
 
 TEST(LosslessPipeline, StepsLaunchedAheadEqualPlainDecodingBitForBit) {
   MatrixReach reach;
