@@ -108,6 +108,11 @@ void EngineOptions::add_to(CLI::App& app) {
                          "next pass is dense; 0: whatever it is")
                   ->capture_default_str()
                   ->group(group);
+  min_margin_ = add_number(app, "--min-margin", config_.sparse.min_margin,
+                           "By how much a token of such a pass must win; one that does not is left to the next pass, "
+                           "which is dense; 0: none is")
+                    ->capture_default_str()
+                    ->group(group);
   app.add_option("--dtype", dtype_, "float32, bfloat16, float16, or auto: the checkpoint's")
       ->capture_default_str()
       ->group(group);
@@ -136,8 +141,8 @@ void EngineOptions::add_to(CLI::App& app) {
 }
 
 bool EngineOptions::names_speculation() const {
-  const CLI::Option* const options[] = {max_draft_tokens_, row_budget_, budget_objective_, profile_seconds_,
-                                        kv_budget_,        guarantee_,  refresh_,          min_mass_};
+  const CLI::Option* const options[] = {max_draft_tokens_, row_budget_, budget_objective_, profile_seconds_, kv_budget_,
+                                        guarantee_,        refresh_,    min_mass_,         min_margin_};
   const auto is_given = [](const CLI::Option* option) { return option->count() > 0; };
   return has_drafter() || has_sparse() || std::any_of(std::begin(options), std::end(options), is_given);
 }
@@ -146,11 +151,11 @@ void EngineOptions::set_sparse(SparseConfig& sparse) const {
   sparse.set_selector(sparse_);
   sparse.set_guarantee(guarantee_text_);
   if (!sparse.enabled() && drafter_ != "self_sparse" &&
-      kv_budget_->count() + guarantee_->count() + refresh_->count() + min_mass_->count() > 0) {
+      kv_budget_->count() + guarantee_->count() + refresh_->count() + min_mass_->count() + min_margin_->count() > 0) {
     throw Error(
         ErrorCode::kInvalidArgument,
-        "--kv-budget, --guarantee, --refresh-interval and --min-mass have no effect without --sparse or --drafter "
-        "self_sparse");
+        "--kv-budget, --guarantee, --refresh-interval, --min-mass and --min-margin have no effect without --sparse or "
+        "--drafter self_sparse");
   }
 }
 

@@ -88,6 +88,7 @@ class EngineOptions {
   CLI::Option* guarantee_ = nullptr;
   CLI::Option* refresh_ = nullptr;
   CLI::Option* min_mass_ = nullptr;
+  CLI::Option* min_margin_ = nullptr;
   int draft_tokens_ = 0;
   int shortest_match_ = 0;
   int longest_match_ = 0;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <charconv>
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -241,6 +242,9 @@ void check_sparse(const SparseConfig& sparse) {
   if (!(sparse.min_mass >= 0 && sparse.min_mass < 1)) {
     fail(ErrorCode::kInvalidArgument, "sparse.min_mass is ", sparse.min_mass, ", expected at least 0 and less than 1");
   }
+  if (!(sparse.min_margin >= 0 && std::isfinite(sparse.min_margin))) {
+    fail(ErrorCode::kInvalidArgument, "sparse.min_margin is ", sparse.min_margin, ", expected 0 or more");
+  }
 }
 
 /// What the target drafts in sparse passes is confirmed by dense ones, and there are no rows of a drafter to share out.
@@ -334,7 +338,8 @@ std::string EngineConfig::to_json() const {
                     {"recent", sparse.recent},
                     {"guarantee", fastspec::to_string(sparse.guarantee)},
                     {"refresh_interval", sparse.refresh_interval},
-                    {"min_mass", sparse.min_mass}};
+                    {"min_mass", sparse.min_mass},
+                    {"min_margin", sparse.min_margin}};
   // A path need not be UTF-8; a form that can be printed is worth more than an exception.
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
@@ -390,7 +395,8 @@ EngineConfig EngineConfig::from_json(const std::string& text) {
       {"recent", integer(sparse.recent)},
       {"guarantee", [&](const auto& v, const auto& o) { sparse.set_guarantee(get<std::string>(v, o)); }},
       {"refresh_interval", integer(sparse.refresh_interval)},
-      {"min_mass", [&](const auto& v, const auto& o) { sparse.min_mass = get<double>(v, o); }}};
+      {"min_mass", [&](const auto& v, const auto& o) { sparse.min_mass = get<double>(v, o); }},
+      {"min_margin", [&](const auto& v, const auto& o) { sparse.min_margin = get<double>(v, o); }}};
   const auto apply = [](const nlohmann::json& object, const std::string& prefix, const auto& setters) {
     for (const auto& [key, value] : object.items()) {
       const auto found = std::find_if(setters.begin(), setters.end(), [&](const auto& s) { return s.first == key; });

@@ -75,7 +75,7 @@ SamplingRule Sequence::rule_of(std::span<const TokenCount> counts, int num_gener
   return rule;
 }
 
-void Sequence::find_end(Acceptance& acceptance, KvMode mode) {
+void Sequence::find_end(Acceptance& acceptance, KvMode mode, double min_margin) {
   const bool is_provisional = mode == KvMode::kSparse && request_->guarantee == Guarantee::kExact;
   if (acceptance.finish == FinishReason::kError) {
     acceptance.ends_provisionally = is_provisional;
@@ -84,8 +84,12 @@ void Sequence::find_end(Acceptance& acceptance, KvMode mode) {
   }
   const std::vector<TokenId>& end_tokens = request_->end_tokens;
   const int first = (mode == KvMode::kDense ? shown_len() : len()) - prompt_len();
+  const auto unsure = std::find_if(acceptance.tokens.begin(), acceptance.tokens.end(), [&](const auto& token) {
+    return mode == KvMode::kSparse && token.margin < min_margin;
+  });
+  const auto sure = static_cast<std::size_t>(unsure - acceptance.tokens.begin());
   std::size_t kept = 0;
-  while (kept < acceptance.tokens.size() && acceptance.finish == FinishReason::kNone) {
+  while (kept < sure && acceptance.finish == FinishReason::kNone) {
     const TokenId token = acceptance.tokens[kept].token;
     const int index = first + static_cast<int>(kept);
     const bool text_stops = !request_->sampling.stop.empty() && text_.push(index, token);
@@ -97,11 +101,12 @@ void Sequence::find_end(Acceptance& acceptance, KvMode mode) {
       acceptance.finish = FinishReason::kLength;
     }
   }
+  const bool is_unsure = unsure != acceptance.tokens.end() && acceptance.finish == FinishReason::kNone;
   acceptance.tokens.resize(kept);
   acceptance.num_drafts_accepted = static_cast<int>(std::min(acceptance.path.size(), kept));
   // The last token is a root to be: its K/V is not kept, whether it was drafted or not.
-  acceptance.path.resize(std::min(acceptance.path.size(), kept - 1));
-  acceptance.ends_provisionally = is_provisional && acceptance.finish != FinishReason::kNone;
+  acceptance.path.resize(std::min(acceptance.path.size(), std::max<std::size_t>(kept, 1) - 1));
+  acceptance.ends_provisionally = is_unsure || (is_provisional && acceptance.finish != FinishReason::kNone);
   if (is_provisional) acceptance.finish = FinishReason::kNone;
 }
 

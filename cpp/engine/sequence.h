@@ -63,9 +63,10 @@ class Sequence {
   SamplingRule rule_before_provisional();
 
   /// Cuts an accepted run where the output ends: EOS, stop token, stop string, limit. Sets `finish`; in a sparse pass
-  /// under kExact, where nothing ends, `ends_provisionally` instead. The run begins behind the last token, in a dense
-  /// pass before the provisional ones. Changes nothing that a failed step would have to undo.
-  void find_end(Acceptance& acceptance, KvMode mode = KvMode::kDense);
+  /// under kExact, where nothing ends, `ends_provisionally` instead, and so in any sparse pass before a token that wins
+  /// by less than `min_margin`. The run begins behind the last token, in a dense pass before the provisional ones.
+  /// Changes nothing that a failed step would have to undo.
+  void find_end(Acceptance& acceptance, KvMode mode = KvMode::kDense, double min_margin = 0);
 
   /// Appends the run's tokens, which are taken out of it; their number stays. In a dense pass they take the place of
   /// the provisional ones. Cannot fail: room for them was made at submit and in find_end().

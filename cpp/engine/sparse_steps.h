@@ -31,6 +31,9 @@ class SparseSteps {
   /// Learns from a committed step.
   void observe(const Step& step);
 
+  /// See SparseConfig.
+  double min_margin() const { return config_.min_margin; }
+
   /// For tests: false lets contexts that fit the budget be read by lists of all their slots, too.
   void set_bypass(bool bypass) { bypass_ = bypass; }
 

@@ -150,7 +150,8 @@ void StepRunner::accept(Step& step) {
     step.acceptances[i].clear();
     if (!planned[i].samples) continue;
     walks_.read(walk++, step.acceptances[i]);
-    if (step.sequences[i] != nullptr) step.sequences[i]->find_end(step.acceptances[i], planned[i].kv_mode);
+    if (step.sequences[i] == nullptr) continue;
+    step.sequences[i]->find_end(step.acceptances[i], planned[i].kv_mode, sparse_.min_margin());
   }
   for (std::size_t k = 0; k < selections_.size(); ++k) {
     step.masses[selections_[k].index] = selector_->recovered_mass(static_cast<int>(k));
@@ -169,7 +170,7 @@ void StepRunner::commit(Step& step) {
     const SequencePlan& planned = step.plan.sequences[i];
     kv_lens_before_.back() = kv_.kv_len(planned.seq);
     if (step.acceptances[i].ends_provisionally && step.acceptances[i].tokens.empty()) {
-      kv_lens_.back() = planned.first_position;  // nothing could be drawn: the root stays the root
+      kv_lens_.back() = planned.first_position;  // nothing is taken: the root stays the root
       continue;
     }
     scratch_.clear();

@@ -24,7 +24,7 @@ struct Acceptance {
   int num_drafts_accepted = 0;         // of the tokens, those that were drafted
   FinishReason finish = FinishReason::kNone;
   std::string error;                // for kError; no tokens then
-  bool ends_provisionally = false;  // the output would end here, but only a dense pass can say so
+  bool ends_provisionally = false;  // what comes here only a dense pass can say: an end, or a token that just wins
 
   /// Back to nothing; memory stays.
   void clear() {

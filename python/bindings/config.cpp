@@ -81,7 +81,9 @@ sinks, recent: of these, the first of the sequence and its last, which are alway
 guarantee: "exact": what sparse passes accept is shown only once a dense pass has drawn the same; "sparse": at once
 refresh_interval: tokens that sparse passes accept between two dense ones; 0 = with "exact" as many as pay, with
     "sparse" no dense pass. With "sparse" the dense pass computes keys and values of these tokens anew
-min_mass: less attention than this inside the keys read makes the next pass dense; 0 = never)");
+min_mass: less attention than this inside the keys read makes the next pass dense; 0 = never
+min_margin: a token whose score (logit over temperature, noise included) beats the next best by less in a sparse pass is
+    left, with all behind it, to the next pass, which is dense; 0 = none is)");
   using Config = SparseConfig;
   sparse
       .property(
@@ -95,6 +97,7 @@ min_mass: less attention than this inside the keys read makes the next pass dens
           [](Config& self, const py::object& value) { self.set_guarantee(from_python<std::string>(value)); })
       .field("refresh_interval", &Config::refresh_interval, "int")
       .field("min_mass", &Config::min_mass, "float")
+      .field("min_margin", &Config::min_margin, "float")
       .finish_options();
   sparse.python_class().def_property_readonly("enabled", &Config::enabled, "True when a selector is configured.");
 }

@@ -86,6 +86,7 @@ class SparseConfig:
     guarantee: str
     refresh_interval: int
     min_mass: float
+    min_margin: float
     def __init__(
         self,
         *,
@@ -96,6 +97,7 @@ class SparseConfig:
         guarantee: str = "exact",
         refresh_interval: int = 0,
         min_mass: float = 0.0,
+        min_margin: float = 0.0,
     ) -> None: ...
     @property
     def enabled(self) -> bool: ...

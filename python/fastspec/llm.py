@@ -38,7 +38,7 @@ Message = Mapping[str, Any]
 
 _OWN_ARGUMENTS = ("model", "dtype", "device", "speculation", "sparse")
 _SPECULATION_OPTIONS = ("max_draft_tokens", "row_budget", "row_budget_objective", "profile_seconds")
-_SPARSE_OPTIONS = ("kv_budget", "guarantee", "refresh_interval", "min_mass")
+_SPARSE_OPTIONS = ("kv_budget", "guarantee", "refresh_interval", "min_mass", "min_margin")
 
 
 def engine_option_names() -> list[str]:
@@ -85,8 +85,8 @@ class LLM:
                 one sequence and step; by default 8, or the whole tree or block of longspec and dflash), row_budget
                 ("off", "auto" or "fixed:RHO": how many of them are verified), row_budget_objective ("throughput" or
                 "paper") and profile_seconds (see SpeculationConfig), kv_budget, guarantee ("exact": dense passes
-                confirm every token before it is shown; "sparse": it is shown at once), refresh_interval and min_mass
-                (see SparseConfig).
+                confirm every token before it is shown; "sparse": it is shown at once), refresh_interval, min_mass and
+                min_margin (see SparseConfig).
 
         Raises:
             TypeError: an unknown option.

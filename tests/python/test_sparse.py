@@ -128,6 +128,7 @@ def test_cli(run_cli: RunCli, tiny_model_dir: Path) -> None:
         (["--kv-budget", "20"], "without --sparse"),
         (["--min-mass", "0.5"], "without --sparse"),
         (["--sparse", "history", "--min-mass", "1"], "sparse.min_mass is 1"),
+        (["--sparse", "quest", "--min-margin", "-1"], "sparse.min_margin is -1"),
         (["--sparse", "oracle"], "dustin:MANIFEST"),
         (["--sparse", "streaming", "--guarantee", "near"], "exact or sparse"),
     ]:
@@ -136,6 +137,13 @@ def test_cli(run_cli: RunCli, tiny_model_dir: Path) -> None:
         assert words in result.stderr
     described = run_cli("info", "--model", tiny_model_dir, "--sparse", "streaming", "--kv-budget", "20").stdout
     assert "sparse passes  streaming, 20 keys, guarantee exact" in described
+
+
+def test_tokens_that_never_win_by_enough_are_decoded_densely(tiny_model_dir: Path, llm: LLM) -> None:
+    plain = llm.generate(PROMPT, PARAMS, progress=False)[0]
+    with sparse_llm(tiny_model_dir, guarantee="sparse", min_margin=1e6) as careful:
+        assert careful.generate(PROMPT, PARAMS, progress=False)[0].token_ids == plain.token_ids
+        assert careful.stats().sparse.sparse_passes > 0
 
 
 def test_too_little_mass_makes_the_next_pass_dense(tiny_model_dir: Path, run_cli: RunCli) -> None:

@@ -82,6 +82,9 @@ struct SparseConfig {
   /// kSparse the dense pass computes the K/V of these tokens anew.
   int refresh_interval = 0;
   double min_mass = 0;  // less attention than this inside the keys read makes the next pass dense; 0 = never
+  /// A token whose score (logit over temperature, noise included) beats the next best by less in a sparse pass is left,
+  /// with all behind it, to the next pass, which is dense; 0 = none is.
+  double min_margin = 0;
 
   bool enabled() const { return !selector.empty(); }
   /// Sets selector and manifest: "none" or "", "streaming", "history", "history:MANIFEST", "quest", "dustin:MANIFEST".

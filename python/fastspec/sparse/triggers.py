@@ -1,7 +1,7 @@
 """What could tell, at a sparse pass, that dense attention would have said something else: the trigger of a dense pass.
 
 Two signals are at hand in a step: the share of attention inside the list, by the scores that chose it
-(`SparseConfig.min_mass` goes by it), and the margin between the two best logits. Whether one is worth a dense pass its
+(`SparseConfig.min_mass` goes by it), and the margin between the two best logits (`min_margin`). What one is worth its
 ROC curve says: of the rows at which dense disagrees, the share that lies below a threshold, against the share of the
 others.
 """

@@ -185,6 +185,7 @@ TEST(SparseConfigTest, ImpossibleValuesAreNamed) {
           [](SparseConfig& sparse) { sparse.kv_budget = 19; });
   refuses({"sparse.refresh_interval", "65", "64"}, [](SparseConfig& sparse) { sparse.refresh_interval = 65; });
   refuses({"sparse.min_mass", "1.5"}, [](SparseConfig& sparse) { sparse.min_mass = 1.5; });
+  refuses({"sparse.min_margin", "-1"}, [](SparseConfig& sparse) { sparse.min_margin = -1; });
   EngineConfig config = valid();
   config.sparse.selector = "streaming";
   config.sparse.guarantee = Guarantee::kSparse;
@@ -260,6 +261,7 @@ TEST(EngineConfigTest, JsonRoundTrip) {
   config.sparse.set_guarantee("sparse");
   config.sparse.refresh_interval = 200;
   config.sparse.min_mass = 0.75;
+  config.sparse.min_margin = 1.5;
   const EngineConfig read = EngineConfig::from_json(config.to_json());
   EXPECT_EQ(read.to_json(), config.to_json());
   EXPECT_EQ(read.model, "some/model");
@@ -291,6 +293,7 @@ TEST(EngineConfigTest, JsonRoundTrip) {
   EXPECT_EQ(read.sparse.guarantee, Guarantee::kSparse);
   EXPECT_EQ(read.sparse.refresh_interval, 200);
   EXPECT_EQ(read.sparse.min_mass, 0.75);
+  EXPECT_EQ(read.sparse.min_margin, 1.5);
 
   const EngineConfig defaults = EngineConfig::from_json("{}");
   EXPECT_EQ(defaults.to_json(), EngineConfig().to_json());

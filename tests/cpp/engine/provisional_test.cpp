@@ -66,6 +66,43 @@ TEST(ProvisionalTest, SparsePassesRaiseNothingAndShowNothing) {
   EXPECT_EQ(output.guarantee, Guarantee::kExact);
 }
 
+TEST(ProvisionalTest, ATokenThatJustWinsIsLeftToADensePass) {
+  const auto run_with = [](const std::vector<TokenId>& tokens, const std::vector<float>& margins) {
+    Acceptance acceptance = run_of(tokens);
+    for (std::size_t i = 0; i < tokens.size(); ++i) acceptance.tokens[i].margin = margins[i];
+    return acceptance;
+  };
+  for (const Guarantee guarantee : {Guarantee::kExact, Guarantee::kSparse}) {
+    Sequence sequence = make_sequence(sparse_request(guarantee));
+    commit(sequence, {4, 5});
+    Acceptance second = run_with({6, 7, 8}, {2, 0.5f, 3});
+    sequence.find_end(second, KvMode::kSparse, 1);
+    EXPECT_EQ(second.tokens.size(), 1u);
+    EXPECT_TRUE(second.path.empty());
+    EXPECT_EQ(second.num_drafts_accepted, 1);
+    EXPECT_TRUE(second.ends_provisionally);
+    EXPECT_EQ(second.finish, FinishReason::kNone);
+
+    Acceptance first = run_with({6, 7, 8}, {0.5f, 2, 3});
+    sequence.find_end(first, KvMode::kSparse, 1);
+    EXPECT_TRUE(first.tokens.empty());
+    EXPECT_TRUE(first.path.empty());
+    EXPECT_EQ(first.num_drafts_accepted, 0);
+    EXPECT_TRUE(first.ends_provisionally);
+
+    Acceptance ended = run_with({6, kEos, 8}, {2, 1, 0.5f});
+    sequence.find_end(ended, KvMode::kSparse, 1);
+    EXPECT_EQ(ended.tokens.size(), 2u);
+    EXPECT_EQ(ended.finish, guarantee == Guarantee::kExact ? FinishReason::kNone : FinishReason::kStop);
+    EXPECT_EQ(ended.ends_provisionally, guarantee == Guarantee::kExact);
+
+    Acceptance dense = run_with({6, 7, 8}, {0.5f, 0.5f, 0.5f});
+    sequence.find_end(dense, KvMode::kDense, 1);
+    EXPECT_EQ(dense.tokens.size(), 3u);
+    EXPECT_FALSE(dense.ends_provisionally);
+  }
+}
+
 TEST(ProvisionalTest, ADensePassTakesTheirPlaceWithItsOwnDrawsAndHistory) {
   Sequence sequence = make_sequence(sparse_request(Guarantee::kExact));
   commit(sequence, {4, 5});

@@ -172,16 +172,19 @@ TEST(SparseMatrix, PaddedReplayedAndLaunchedAhead) {
   HarnessOptions base = sparse_base(12, 4);
   const Outputs plain = run_plain_alone(base, requests);
   for (const MatrixSetting& setting : sparse_settings()) {
-    SCOPED_TRACE(describe({setting, 8}, 0.7f, true));
-    HarnessOptions options = matrix_options(setting, requests, plain, nullptr);
-    options.has_windows = false;
-    options.sparse = base.sparse;
-    options.pipelined = true;
-    const auto engine = make_engine(std::move(options));
-    ASSERT_EQ(difference(plain, run(*engine, requests, 2)), "");
-    EXPECT_GT(engine->stats().graph_replays, 0);
-    EXPECT_GT(engine->stats().steps_ahead, engine->stats().steps / 2);
-    EXPECT_GT(engine->stats().sparse.confirmed_tokens, 0);
+    for (const double min_margin : {0.0, 0.3}) {
+      SCOPED_TRACE(describe({setting, 8}, 0.7f, true) + " margin " + std::to_string(min_margin));
+      HarnessOptions options = matrix_options(setting, requests, plain, nullptr);
+      options.has_windows = false;
+      options.sparse = base.sparse;
+      options.sparse.min_margin = min_margin;
+      options.pipelined = true;
+      const auto engine = make_engine(std::move(options));
+      ASSERT_EQ(difference(plain, run(*engine, requests, 2)), "");
+      EXPECT_GT(engine->stats().graph_replays, 0);
+      EXPECT_GT(engine->stats().steps_ahead, engine->stats().steps / 2);
+      EXPECT_GT(engine->stats().sparse.confirmed_tokens, 0);
+    }
   }
 }
 

@@ -175,6 +175,38 @@ TEST_P(Refresh, RewritesKeysAndValuesAsADensePassWritesThem) {
 
 INSTANTIATE_TEST_SUITE_P(Rows, Refresh, ::testing::Values(256, 3));  // at once, and in chunks
 
+TEST(SparseModes, WhatNeverWinsByEnoughIsDecodedDensely) {
+  for (const Guarantee guarantee : {Guarantee::kExact, Guarantee::kSparse}) {
+    HarnessOptions options = sparse_options(guarantee, 12);
+    options.sparse.min_margin = 1e6;
+    options.drafter = DrafterConfig::parse("standalone:tiny");
+    const Outputs plain = run_plain_alone(options, some_requests());
+    const auto engine = make_engine(std::move(options));
+    const auto invariants = [](EngineCore& core) { core.check_invariants(); };
+    EXPECT_EQ(difference(plain, run(*engine, some_requests(), 0, invariants)), "");
+    const EngineStats stats = engine->stats();
+    EXPECT_GT(stats.sparse.sparse_passes, 20);
+    EXPECT_GE(stats.sparse.dense_passes, stats.sparse.sparse_passes);
+    EXPECT_EQ(stats.sparse.confirmed_tokens + stats.sparse.taken_back_tokens, 0);
+  }
+}
+
+TEST(SparseModes, TokensThatJustWinAreLeftToDensePasses) {
+  const Request request = some_request(0);
+  std::vector<std::int64_t> dense_passes;
+  for (const double margin : {0.0, 0.3, 1.0}) {
+    HarnessOptions options = sparse_options(Guarantee::kSparse, 12);
+    options.sparse.min_margin = margin;
+    const auto engine = make_engine(std::move(options));
+    EXPECT_EQ(run(*engine, {request})[0].tokens.size(), 24u);
+    EXPECT_GT(engine->stats().sparse.sparse_passes, 0);
+    dense_passes.push_back(engine->stats().sparse.dense_passes);
+  }
+  EXPECT_EQ(dense_passes[0], 0);
+  EXPECT_GT(dense_passes[1], 0);
+  EXPECT_GT(dense_passes[2], dense_passes[1]);
+}
+
 TEST(SparseModes, WithoutAnIntervalNothingIsRefreshed) {
   const auto engine = make_engine(sparse_options(Guarantee::kSparse, 12));
   run(*engine, some_requests());
