@@ -8,31 +8,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 release=build/test-release
 debug=build/cpu-debug
 prefix=$PWD/build/test-prefix
-passed=() failed=()
-
-# step NAME COMMAND...: runs it, notes how it went and how long it took.
-step() {
-  local name=$1 started=$SECONDS
-  shift
-  echo
-  echo "=== $name"
-  if "$@"; then
-    passed+=("$name ($((SECONDS - started)) s)")
-  else
-    failed+=("$name ($((SECONDS - started)) s)")
-    return 1
-  fi
-}
-
-summary() {
-  echo
-  echo "=== summary ($((SECONDS / 60)) min $((SECONDS % 60)) s)"
-  printf 'passed  %s\n' "${passed[@]}"
-  [ ${#failed[@]} = 0 ] || printf 'FAILED  %s\n' "${failed[@]}"
-  echo
-  echo "${#passed[@]} passed, ${#failed[@]} failed"
-  [ ${#failed[@]} = 0 ]
-}
+source tools/steps.sh
 
 # Without these nothing else can run.
 must() { step "$@" || { summary; exit 1; }; }

@@ -14,7 +14,7 @@ programs=$build/tests
   exit 3
 }
 mkdir -p "$build/gpu"
-passed=() failed=()
+source "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
 
 is_wanted() {
   local part
@@ -23,51 +23,47 @@ is_wanted() {
   return 1
 }
 
-# step NAME SECONDS COMMAND...: runs it, shows the end of what it said.
-step() {
-  local name=$1 limit=$2 started=$SECONDS code
+# check NAME SECONDS COMMAND...: a step with a limit.
+check() {
+  ! is_wanted "$1" || step "$1" logged "$@"
+}
+
+# Shows the end of what a command says; all of it is in the log.
+logged() {
+  local log=$build/gpu/$1.log limit=$2 code=0
   shift 2
-  is_wanted "$name" || return 0
-  echo
-  echo "=== $name: $*"
-  timeout "$limit" "$@" > "$build/gpu/$name.log" 2>&1
-  code=$?
-  tail -n 25 "$build/gpu/$name.log"
-  if [ $code = 0 ]; then
-    passed+=("$name ($((SECONDS - started)) s)")
-  else
-    failed+=("$name (exit $code$([ $code != 124 ] || echo ", stopped at its limit"), $((SECONDS - started)) s)")
-  fi
+  echo "$*"
+  timeout "$limit" "$@" > "$log" 2>&1 || code=$?
+  tail -n 25 "$log"
+  case $code in
+    0) ;;
+    124) echo "stopped after $limit s" ;;
+    *) echo "exit code $code" ;;
+  esac
+  return $code
 }
 
 sanitized() {
   local name=$1 tool=$2
   shift 2
-  step "$tool-$name" 300 compute-sanitizer --tool "$tool" --error-exitcode 1 "$@"
+  check "$tool-$name" 300 compute-sanitizer --tool "$tool" --error-exitcode 1 "$@"
 }
 
 ops=$programs/fastspec_cuda_ops_check
 attention=$programs/fastspec_cuda_attention_check
 lossless=$programs/fastspec_lossless_check
-step sparse 120 "$ops" --only sparse
-step ops 300 "$ops"
-step attention 400 "$attention"
-step prompt 240 "$programs/fastspec_cuda_prompt_check" --timing 1
-step lossless 300 "$lossless" --device cuda:0 --jobs 8
+check sparse 120 "$ops" --only sparse
+check ops 300 "$ops"
+check attention 400 "$attention"
+check prompt 240 "$programs/fastspec_cuda_prompt_check" --timing 1
+check lossless 300 "$lossless" --device cuda:0 --jobs 8
 for selector in streaming history quest oracle; do
-  step "lossless-$selector" 300 "$lossless" --device cuda:0 --jobs 8 --sparse "$selector"
+  check "lossless-$selector" 300 "$lossless" --device cuda:0 --jobs 8 --sparse "$selector"
 done
 for tool in memcheck racecheck; do
   sanitized sparse "$tool" "$ops" --only sparse --small 1
   sanitized attention "$tool" "$attention" --small --no-timing
 done
-step sparse-times 180 "$programs/fastspec_cuda_sparse_check"
-step graph-times 180 "$programs/fastspec_cuda_graph_check" --shape qwen2.5-7b --batch 64
-
-echo
-echo "=== summary ($((SECONDS / 60)) min $((SECONDS % 60)) s)"
-printf 'passed  %s\n' "${passed[@]}"
-[ ${#failed[@]} = 0 ] || printf 'FAILED  %s\n' "${failed[@]}"
-echo
-echo "${#passed[@]} passed, ${#failed[@]} failed"
-[ ${#failed[@]} = 0 ]
+check sparse-times 180 "$programs/fastspec_cuda_sparse_check"
+check graph-times 180 "$programs/fastspec_cuda_graph_check" --shape qwen2.5-7b --batch 64
+summary

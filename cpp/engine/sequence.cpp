@@ -78,7 +78,7 @@ SamplingRule Sequence::rule_of(std::span<const TokenCount> counts, int num_gener
 void Sequence::find_end(Acceptance& acceptance, KvMode mode, double min_margin) {
   const bool is_provisional = mode == KvMode::kSparse && request_->guarantee == Guarantee::kExact;
   if (acceptance.finish == FinishReason::kError) {
-    acceptance.ends_provisionally = is_provisional;
+    acceptance.needs_dense = is_provisional;
     if (is_provisional) acceptance.finish = FinishReason::kNone;
     return;
   }
@@ -106,7 +106,7 @@ void Sequence::find_end(Acceptance& acceptance, KvMode mode, double min_margin) 
   acceptance.num_drafts_accepted = static_cast<int>(std::min(acceptance.path.size(), kept));
   // The last token is a root to be: its K/V is not kept, whether it was drafted or not.
   acceptance.path.resize(std::min(acceptance.path.size(), std::max<std::size_t>(kept, 1) - 1));
-  acceptance.ends_provisionally = is_unsure || (is_provisional && acceptance.finish != FinishReason::kNone);
+  acceptance.needs_dense = is_unsure || (is_provisional && acceptance.finish != FinishReason::kNone);
   if (is_provisional) acceptance.finish = FinishReason::kNone;
 }
 

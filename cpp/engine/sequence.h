@@ -63,7 +63,7 @@ class Sequence {
   SamplingRule rule_before_provisional();
 
   /// Cuts an accepted run where the output ends: EOS, stop token, stop string, limit. Sets `finish`; in a sparse pass
-  /// under kExact, where nothing ends, `ends_provisionally` instead, and so in any sparse pass before a token that wins
+  /// under kExact, where nothing ends, `needs_dense` instead, and so in any sparse pass before a token that wins
   /// by less than `min_margin`. The run begins behind the last token, in a dense pass before the provisional ones.
   /// Changes nothing that a failed step would have to undo.
   void find_end(Acceptance& acceptance, KvMode mode = KvMode::kDense, double min_margin = 0);

@@ -72,8 +72,7 @@ void SparseSteps::observe(const Step& step) {
     Sequence* sequence = step.sequences[i];
     if (sequence == nullptr) continue;
     // A mass that is not known is not too small.
-    sequence->sparse.dense_is_due =
-        is_sparse && (step.acceptances[i].ends_provisionally || step.masses[i] < config_.min_mass);
+    sequence->sparse.dense_is_due = is_sparse && (step.acceptances[i].needs_dense || step.masses[i] < config_.min_mass);
     if (planned.is_decoding && sequence->request().wants_sparse) {
       observe_sequence(planned, step.acceptances[i], sequence->sparse);
     }

@@ -122,7 +122,7 @@ void StepBudget::observe(const Step& step, double seconds) {
     if (!sequence->drafting.drafts) ++stats_.passes_undrafted;
     // Where an output ends, what was drafted behind has no fate.
     if (planned.max_drafted == 0 || step.acceptances[i].finish != FinishReason::kNone) continue;
-    if (planned.num_provisional > 0 || step.acceptances[i].ends_provisionally) continue;  // nor behind provisional ones
+    if (planned.num_provisional > 0 || step.acceptances[i].needs_dense) continue;  // nor behind provisional ones
     const std::vector<int>& path = step.acceptances[i].path;
     // Sequences take turns: lengths move with every step.
     const int turn = static_cast<int>(sequence->id()) + sequence->len();

@@ -169,7 +169,7 @@ void StepRunner::commit(Step& step) {
     if (step.sequences[i] == nullptr) continue;
     const SequencePlan& planned = step.plan.sequences[i];
     kv_lens_before_.back() = kv_.kv_len(planned.seq);
-    if (step.acceptances[i].ends_provisionally && step.acceptances[i].tokens.empty()) {
+    if (step.acceptances[i].needs_dense && step.acceptances[i].tokens.empty()) {
       kv_lens_.back() = planned.first_position;  // nothing is taken: the root stays the root
       continue;
     }

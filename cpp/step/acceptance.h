@@ -23,8 +23,8 @@ struct Acceptance {
   std::vector<CommittedToken> tokens;  // the path's tokens and the bonus; shorter when the output ends inside the path
   int num_drafts_accepted = 0;         // of the tokens, those that were drafted
   FinishReason finish = FinishReason::kNone;
-  std::string error;                // for kError; no tokens then
-  bool ends_provisionally = false;  // what comes here only a dense pass can say: an end, or a token that just wins
+  std::string error;         // for kError; no tokens then
+  bool needs_dense = false;  // what comes next only a dense pass can say: an end, or a token that just wins
 
   /// Back to nothing; memory stays.
   void clear() {
@@ -33,7 +33,7 @@ struct Acceptance {
     num_drafts_accepted = 0;
     finish = FinishReason::kNone;
     error.clear();
-    ends_provisionally = false;
+    needs_dense = false;
   }
 };
 

@@ -34,7 +34,7 @@ from fastspec.sparse.selectors import Selectors, check_names
 from fastspec.sparse.session import Dense, Quest, Scored, Session, Streaming
 from fastspec.sparse.signals import Budget, select, streaming
 from fastspec.sparse.trajectories import Trajectory, record
-from fastspec.sparse.triggers import Row, area, caught, roc, trigger_table
+from fastspec.sparse.triggers import Row, area, caught, roc, summarise_triggers, trigger_table
 from fastspec.train.target import Target
 from fastspec.train.texts import Text
 
@@ -263,13 +263,16 @@ def test_a_curve_is_that_of_all_thresholds() -> None:
     assert area(roc(values, agrees)) == pytest.approx(chance)
     assert caught(values, agrees, 0.2) == 1 / 3
     assert caught(values, agrees, 0.8) == 1
+    assert caught(values, agrees, 0.4) == pytest.approx((1 + 0.5) / 3)  # one of two equal rows, of which one disagrees
+    assert caught([1.0] * 5, agrees, 0.2) == pytest.approx(0.2)
+    assert caught(values, agrees, 0.05) == 0
     assert area(roc([1.0] * 5, agrees)) == 0.5
     assert area(roc([-value for value in values], agrees)) == pytest.approx(1 - chance)
 
 
 def test_triggers_are_summed_over_documents() -> None:
     cells = [cell("history", 32, agreed, 0.8) for agreed in (6, 4)] + [cell("quest", 32, 8, 0.8)]
-    entries = report.summarise_roc([*cells, cell("dense", None, 8, 0.0)], 100, 0)
+    entries = summarise_triggers([*cells, cell("dense", None, 8, 0.0)], 100, 0)
     assert [(entry["selector"], entry["signal"]) for entry in entries] == [("history", "margin"), ("history", "mass")]
     margin, mass = entries
     assert (margin["rows"], margin["disagreements"]) == (16, 6)
@@ -390,7 +393,7 @@ def test_picture_of_a_report(tmp_path: Path) -> None:
 
     entries = report.summarise([cell("history", b, 8, 0.8) for b in (32, 64)] + [cell("dense", None, 8, 0.0)], 50, 0)
     score = {"selector": "history", "budget": 32, "task": "needle", "length": 100, "score": {"value": 0.5}}
-    triggers = report.summarise_roc([cell("history", b, 6, 0.8) for b in (32, 64)], 50, 0)
+    triggers = summarise_triggers([cell("history", b, 6, 0.8) for b in (32, 64)], 50, 0)
     draw_quality(entries, triggers, [score], tmp_path / "q.svg")
     assert "triggers, budget 32" in (tmp_path / "q.svg").read_text()
     draw_quality(entries, [], [], tmp_path / "q.svg")

@@ -158,7 +158,7 @@ def _sparse(options: argparse.Namespace) -> int:
     from fastspec.sparse import pictures, report
     from fastspec.sparse.selectors import check_names
     from fastspec.sparse.signals import Budget
-    from fastspec.sparse.triggers import trigger_table
+    from fastspec.sparse.triggers import summarise_triggers, trigger_table
     from fastspec.train.files import check_output, write_json
 
     chosen = QualityOptions(**changes(options, QualityOptions))
@@ -176,7 +176,7 @@ def _sparse(options: argparse.Namespace) -> int:
     check_names(names, models.manifest, models.drafter)
     cells, answers = _measured(options, chosen, models, names, budgets)
     entries = report.summarise(cells, chosen.samples, chosen.seed)
-    triggers = report.summarise_roc(cells, chosen.samples, chosen.seed)
+    triggers = summarise_triggers(cells, chosen.samples, chosen.seed)
     scores = report.summarise_answers(answers, chosen.samples, chosen.seed)
     if entries:
         say("\n" + report.continuation_table(entries) + "\n\n" + report.kind_table(entries))

@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fastspec.sparse.triggers import summarise_triggers
-
 Cell = Mapping[str, Any]
 Statistic = Callable[[Sequence[Cell]], float]
 
@@ -82,13 +80,6 @@ def summarise(cells: Sequence[Cell], samples: int, seed: int) -> list[dict[str, 
             entry |= {name: vars(bootstrap(own, of, samples, seed)) for name, of in STATISTICS.items()}
             entries.append(entry | {"mass": sum(masses) / len(masses) if masses else None, "drift": drift(own)})
     return entries
-
-
-def summarise_roc(cells: Sequence[Cell], samples: int, seed: int) -> list[dict[str, Any]]:
-    """Continuations under a budget: how well each signal tells that dense disagrees, see triggers.py."""
-    own = [cell for cell in cells if cell["budget"] is not None]
-    groups = grouped(own, ("selector", "budget"))
-    return summarise_triggers(groups, lambda some, statistic: vars(bootstrap(some, statistic, samples, seed)))
 
 
 def summarise_answers(cells: Sequence[Cell], samples: int, seed: int) -> list[dict[str, Any]]:

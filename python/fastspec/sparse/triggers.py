@@ -9,11 +9,11 @@ others.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-Cell = Mapping[str, Any]
+from fastspec.sparse.report import Cell, Estimate, bootstrap, grouped
 
 
 class Row(NamedTuple):
@@ -62,26 +62,30 @@ def area(points: Sequence[tuple[float, float]]) -> float:
 
 
 def caught(values: Sequence[float], agrees: Sequence[bool], asked: float) -> float:
-    """Share of the disagreeing rows among the share `asked` of all rows that has least of the signal."""
-    ordered = sorted(zip(values, agrees, strict=True))
-    first = [agreed for _, agreed in ordered[: round(asked * len(ordered))]]
-    return first.count(False) / (len(agrees) - sum(agrees))
+    """Share of the disagreeing rows among the share `asked` of all rows that has least of the signal; equal rows count
+    as if drawn by lot.
+    """
+    count = round(asked * len(values))
+    if count == 0:
+        return 0.0
+    last = sorted(values)[count - 1]
+    below = [agreed for value, agreed in zip(values, agrees, strict=True) if value < last]
+    equal = [agreed for value, agreed in zip(values, agrees, strict=True) if value == last]
+    found = below.count(False) + equal.count(False) * (count - len(below)) / len(equal)
+    return found / (len(agrees) - sum(agrees))
 
 
-def summarise_triggers(
-    groups: Mapping[tuple[Any, ...], Sequence[Cell]],
-    interval: Callable[[Sequence[Cell], Callable[[Sequence[Cell]], float]], Any],
-) -> list[dict[str, Any]]:
+def summarise_triggers(cells: Sequence[Cell], samples: int, seed: int) -> list[dict[str, Any]]:
     """One entry a selector, budget and signal that its rows have; none where all rows agree or none does.
 
     Args:
-        groups: cells of quality.continuations() by (selector, budget).
-        interval: a statistic of cells with its interval, as a dictionary.
+        cells: of quality.continuations(); those without a budget are left out.
+        samples, seed: of the bootstrap.
     """
     entries = []
-    for (name, budget), cells in groups.items():
-        for signal in SIGNALS:
-            values, agrees = _column(cells, signal)
+    for (name, budget), own in grouped(cells, ("selector", "budget")).items():
+        for signal in SIGNALS if budget is not None else ():
+            values, agrees = _column(own, signal)
             if not any(agrees) or all(agrees):
                 continue
             entries.append(
@@ -91,7 +95,7 @@ def summarise_triggers(
                     "signal": signal,
                     "rows": len(values),
                     "disagreements": agrees.count(False),
-                    "area": interval(cells, partial(_area, signal)),
+                    "area": vars(bootstrap(own, partial(_area, signal), samples, seed)),
                     "caught": caught(values, agrees, ASKED),
                     "curve": roc(values, agrees),
                 }
@@ -117,10 +121,13 @@ def trigger_table(entries: Sequence[Mapping[str, Any]]) -> str:
         "|---" * 6 + "|",
     ]
     for entry in entries:
-        area_text = "{value:.3f} [{low:.3f}, {high:.3f}]".format(**entry["area"])
-        counts = f"{entry['disagreements']} of {entry['rows']}"
-        lines.append(
-            f"| {entry['signal']} | {entry['selector']} | {entry['budget']} | {counts} | {area_text} "
-            f"| {entry['caught']:.0%} |"
-        )
+        columns = [
+            entry["signal"],
+            entry["selector"],
+            str(entry["budget"]),
+            f"{entry['disagreements']} of {entry['rows']}",
+            Estimate(**entry["area"]).text(),
+            f"{entry['caught']:.0%}",
+        ]
+        lines.append(f"| {' | '.join(columns)} |")
     return "\n".join(lines)

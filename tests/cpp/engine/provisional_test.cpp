@@ -80,7 +80,7 @@ TEST(ProvisionalTest, ATokenThatJustWinsIsLeftToADensePass) {
     EXPECT_EQ(second.tokens.size(), 1u);
     EXPECT_TRUE(second.path.empty());
     EXPECT_EQ(second.num_drafts_accepted, 1);
-    EXPECT_TRUE(second.ends_provisionally);
+    EXPECT_TRUE(second.needs_dense);
     EXPECT_EQ(second.finish, FinishReason::kNone);
 
     Acceptance first = run_with({6, 7, 8}, {0.5f, 2, 3});
@@ -88,18 +88,18 @@ TEST(ProvisionalTest, ATokenThatJustWinsIsLeftToADensePass) {
     EXPECT_TRUE(first.tokens.empty());
     EXPECT_TRUE(first.path.empty());
     EXPECT_EQ(first.num_drafts_accepted, 0);
-    EXPECT_TRUE(first.ends_provisionally);
+    EXPECT_TRUE(first.needs_dense);
 
     Acceptance ended = run_with({6, kEos, 8}, {2, 1, 0.5f});
     sequence.find_end(ended, KvMode::kSparse, 1);
     EXPECT_EQ(ended.tokens.size(), 2u);
     EXPECT_EQ(ended.finish, guarantee == Guarantee::kExact ? FinishReason::kNone : FinishReason::kStop);
-    EXPECT_EQ(ended.ends_provisionally, guarantee == Guarantee::kExact);
+    EXPECT_EQ(ended.needs_dense, guarantee == Guarantee::kExact);
 
     Acceptance dense = run_with({6, 7, 8}, {0.5f, 0.5f, 0.5f});
     sequence.find_end(dense, KvMode::kDense, 1);
     EXPECT_EQ(dense.tokens.size(), 3u);
-    EXPECT_FALSE(dense.ends_provisionally);
+    EXPECT_FALSE(dense.needs_dense);
   }
 }
 
@@ -138,7 +138,7 @@ TEST(ProvisionalTest, NothingEndsInASparsePass) {
     commit(sequence, {4, 5});
     const Acceptance seen = sparse_run(sequence, run);
     EXPECT_EQ(seen.finish, FinishReason::kNone);
-    EXPECT_TRUE(seen.ends_provisionally);
+    EXPECT_TRUE(seen.needs_dense);
     const int kept = sequence.num_provisional();
     EXPECT_EQ(kept, run.size() == 5 ? 4 : 2) << "cut where the output would end";
     // A dense pass that agrees ends there, one that does not goes on.
@@ -163,7 +163,7 @@ TEST(ProvisionalTest, AFailedDrawInASparsePassAsksForADenseOne) {
   failed.finish = FinishReason::kError;
   sequence.find_end(failed, KvMode::kSparse);
   EXPECT_EQ(failed.finish, FinishReason::kNone);
-  EXPECT_TRUE(failed.ends_provisionally);
+  EXPECT_TRUE(failed.needs_dense);
 }
 
 TEST(ProvisionalTest, TruncationDropsThem) {

@@ -3,6 +3,7 @@
 // tests/cpp/engine/sparse_matrix_test.cpp.
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "support/engine_harness.h"
@@ -13,10 +14,20 @@ namespace fastspec::testing {
 namespace {
 
 std::string manifest_text(const std::string& kind) {
-  return std::string(R"({"format": "fastspec-srh", "version": 1, "target": {"fingerprint": ")") + kTargetFingerprint +
-         R"(", "layers": [{"layer": 1, "heads": [0, 3]}]}, "drafter": {"fingerprint": ")" + kDraftFingerprint +
-         R"(", "kind": ")" + kind + R"(", "layers": [{"layer": 0, "heads": [1, 2]}]}, "budget": 12, "sinks": 2,
- "recent": 4, "lookahead_slots": 4, "pooling": "max"})";
+  const auto layers = [](int layer, std::vector<int> heads) {
+    return nlohmann::json::array({{{"layer", layer}, {"heads", std::move(heads)}}});
+  };
+  return nlohmann::json{
+      {"format", "fastspec-srh"},
+      {"version", 1},
+      {"target", {{"fingerprint", kTargetFingerprint}, {"layers", layers(1, {0, 3})}}},
+      {"drafter", {{"fingerprint", kDraftFingerprint}, {"kind", kind}, {"layers", layers(0, {1, 2})}}},
+      {"budget", 12},
+      {"sinks", 2},
+      {"recent", 4},
+      {"lookahead_slots", 4},
+      {"pooling", "max"}}
+      .dump();
 }
 
 class SelectorMatrix : public ::testing::Test {
