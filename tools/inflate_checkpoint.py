@@ -1,7 +1,7 @@
 """Embeds a small model exactly into a larger shape, so that a real model's text meets a large model's cost.
 
     .venv/bin/python tools/inflate_checkpoint.py --model SMALL_DIR --shape qwen2.5-7b --out DIR [--drafter DIR]
-                                                 [--device cuda]
+                                                 [--manifest FILE] [--device cuda]
 
 What is written is an ordinary Hugging Face directory of the small model's family that computes the small model's
 function: heads, channels, MLP and vocabulary padded, layers added in front. How, and why it is exact: inflation.py.
@@ -11,6 +11,8 @@ everything else of config.json stay the small model's. Weights are made and writ
 
 `--drafter` embeds a LongSpec drafter of the small model too, as DIR/drafter (`--drafter longspec:DIR/drafter` of the
 engine). It proposes what it proposed for the small model, with the widths that a drafter of the large one would have.
+`--manifest`, of `python -m fastspec profile srh` for the small pair, becomes DIR/manifest.json: the same heads, where
+they lie now.
 """
 
 from __future__ import annotations
@@ -46,6 +48,8 @@ from safetensors.torch import save_file
 from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
 
 from fastspec import FastSpecError, hub, shape_json
+from fastspec._fastspec import model_fingerprint
+from fastspec.sparse.manifest import Heads, Manifest
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 SCALABLE_ROPE = ("default", "linear", "llama3")  # a frequency depends on its own exponent only
@@ -181,6 +185,26 @@ def write_drafter(drafter: Path, target: Inflation, work: Path, device: str, dty
     )
 
 
+def write_manifest(path: Path, model: Path, drafter: Path | None, map_: Inflation, work: Path) -> None:
+    """The manifest of the large pair in `work`. Raises FastSpecError where it was not made for the small one."""
+    manifest = Manifest.load(path)
+    manifest.check(path, model, drafter)
+
+    def moved(heads: Heads, directory: Path, added_layers: int) -> Heads:
+        layers = {
+            layer + added_layers: tuple(place for place, small in enumerate(map_.query_heads) if small in of_layer)
+            for layer, of_layer in heads.layers.items()
+        }
+        return Heads(model_fingerprint(str(directory)), layers)
+
+    large = dataclasses.replace(manifest, target=moved(manifest.target, work, map_.added_layers))
+    if drafter is not None and manifest.drafter is not None:
+        large = dataclasses.replace(large, drafter=moved(manifest.drafter, work / "drafter", 0))
+    else:
+        large = dataclasses.replace(large, drafter=None, drafter_kind="", lookahead_slots=0)
+    large.save(work / "manifest.json")
+
+
 def write_weights(made: list[Piece], directory: Path, dtype: Any, shard_bytes: int) -> None:
     """Writes safetensors shards one after another; no more than one is in memory."""
     shards: list[list[Piece]] = [[]]
@@ -246,6 +270,7 @@ def inflate(
     out: Path,
     *,
     drafter: Path | None = None,
+    manifest: Path | None = None,
     device: str = "cpu",
     dtype: str = "auto",
     keep_vocabulary: bool = False,
@@ -258,6 +283,7 @@ def inflate(
         shape: qwen2.5-7b, llama-3.1-8b, qwen3-8b, or the path of a config.json, whose sizes count.
         out: a directory that is not there yet.
         drafter: directory of a LongSpec drafter of the small model; its large one becomes `out`/drafter.
+        manifest: of `profile srh` for model and drafter; the large pair's becomes `out`/manifest.json.
         device: of torch, where tensors are computed.
         dtype: of the written weights, or "auto" for the small model's.
         keep_vocabulary: leave the vocabulary as it is.
@@ -265,7 +291,7 @@ def inflate(
 
     Raises:
         RefusedError: model or drafter do not fit into the shape or to each other, or are not understood.
-        FastSpecError: no such shape.
+        FastSpecError: no such shape; a manifest of another pair.
     """
     config = json.loads((model / "config.json").read_text())
     if config.get("model_type") not in FAMILIES:
@@ -290,6 +316,8 @@ def inflate(
         (work / "config.json").write_text(json.dumps(large_config(config, map_, tied, dtype), indent=2) + "\n")
         if drafter is not None:
             write_drafter(drafter, map_, work / "drafter", device, dtype, shard_bytes)
+        if manifest is not None:
+            write_manifest(manifest, model, drafter, map_, work)
         (work / "inflation.json").write_text(json.dumps(description(map_, shape), indent=2) + "\n")
         for file in model.iterdir():
             described = (work / file.name).exists() or file.name.endswith(".index.json")
@@ -325,6 +353,7 @@ def main() -> int:
     parser.add_argument("--shape", required=True, help="qwen2.5-7b, llama-3.1-8b, qwen3-8b or a config.json")
     parser.add_argument("--out", required=True, type=Path, help="directory to make")
     parser.add_argument("--drafter", type=Path, help="directory of a LongSpec drafter, embedded as OUT/drafter")
+    parser.add_argument("--manifest", type=Path, help="of `profile srh` for the pair, becomes OUT/manifest.json")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--dtype", default="auto", choices=("auto", "float32", "bfloat16", "float16"))
     parser.add_argument("--vocab", default="shape", choices=("shape", "keep"), help="pad the vocabulary, or keep it")
@@ -336,6 +365,7 @@ def main() -> int:
             options.shape,
             options.out,
             drafter=options.drafter,
+            manifest=options.manifest,
             device=options.device,
             dtype=options.dtype,
             keep_vocabulary=options.vocab == "keep",

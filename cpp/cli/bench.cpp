@@ -29,6 +29,7 @@ struct BenchOptions {
   double rate = 0;  // TB/s
   int synthetic_rows = 0;
   double synthetic_acceptance = 0;
+  std::string synthetic_drafter = "none";
   int max_tokens = 64;
   int repetitions = 5;
   int trace_steps = 10;
@@ -65,21 +66,42 @@ EngineConfig fitting_config(const BenchOptions& options) {
   return config;
 }
 
+/// "none", "longspec", "longspec:VOCABULARY" or "dflash:LAYERS".
+void set_synthetic_drafter(const std::string& text, ShapeBenchmarkConfig& config) {
+  const std::size_t colon = text.find(':');
+  const std::string kind = text.substr(0, colon);
+  int number = 0;
+  const bool has_number = colon != std::string::npos;
+  const std::string fault = has_number ? read_number(std::string_view(text).substr(colon + 1), number) : "";
+  if (kind == "longspec" && fault.empty() && (!has_number || number > 0)) {
+    config.longspec = true;
+    config.draft_vocabulary = number;
+  } else if (kind == "dflash" && has_number && fault.empty() && number > 0) {
+    config.dflash_layers = number;
+  } else if (text != "none") {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--synthetic-drafter " + text + ": expected none, longspec, longspec:VOCABULARY or dflash:LAYERS");
+  }
+}
+
 int bench_shape(const BenchOptions& options) {
   const EngineConfig& engine = options.engine.raw_config();
-  if (!engine.model.empty() || options.engine.names_speculation()) {
+  if (!engine.model.empty() || options.engine.names_drafting()) {
     throw Error(ErrorCode::kInvalidArgument,
-                "--shape measures dense passes without files: give no --model, no --drafter, and no options of a row "
-                "budget or of sparse passes; --synthetic-rows shows a drafter's gain");
+                "--shape measures steps without files: give no --model, no --drafter, and no options of a row budget, "
+                "--min-mass or --min-margin; --synthetic-rows and --synthetic-drafter show a drafter's gain");
   }
   check_positive("--steps", options.steps);
-  return run_shape_bench({.config = {.shape = options.shape,
-                                     .device = engine.device,
-                                     .dtype = options.engine.dtype().value_or(DType::kBFloat16),
-                                     .page_size = engine.page_size,
-                                     .num_threads = engine.num_threads,
-                                     .synthetic_rows = options.synthetic_rows,
-                                     .synthetic_acceptance = options.synthetic_acceptance},
+  ShapeBenchmarkConfig config{.shape = options.shape,
+                              .device = engine.device,
+                              .dtype = options.engine.dtype().value_or(DType::kBFloat16),
+                              .page_size = engine.page_size,
+                              .num_threads = engine.num_threads,
+                              .synthetic_rows = options.synthetic_rows,
+                              .synthetic_acceptance = options.synthetic_acceptance,
+                              .sparse = options.engine.shape_sparse()};
+  set_synthetic_drafter(options.synthetic_drafter, config);
+  return run_shape_bench({.config = config,
                           .batches = options.batches,
                           .contexts = options.contexts,
                           .steps = options.steps,
@@ -118,8 +140,9 @@ int bench(BenchOptions options) {
   check_positive("--repeat", options.repetitions);
   if (options.trace_steps < 0) throw Error(ErrorCode::kInvalidArgument, "--trace-steps: must not be negative");
   if (!options.shape.empty()) return bench_shape(options);
-  if (options.synthetic_rows != 0 || options.synthetic_acceptance != 0) {
-    throw Error(ErrorCode::kInvalidArgument, "--synthetic-rows and --synthetic-acceptance belong to --shape");
+  if (options.synthetic_rows != 0 || options.synthetic_acceptance != 0 || options.synthetic_drafter != "none") {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--synthetic-rows, --synthetic-acceptance and --synthetic-drafter belong to --shape");
   }
   if (options.engine.model().empty()) throw Error(ErrorCode::kInvalidArgument, "give --model DIR or --shape SHAPE");
   if (options.max_tokens < 2) throw Error(ErrorCode::kInvalidArgument, "--max-tokens: decoding begins with the second");
@@ -203,6 +226,11 @@ Command add_bench(CLI::App& program) {
   add_number(*app, "--synthetic-acceptance", options->synthetic_acceptance,
              "Drafted rows accepted a sequence and step, in the mean: tau - 1")
       ->capture_default_str();
+  app->add_option(
+         "--synthetic-drafter", options->synthetic_drafter,
+         "With --synthetic-rows: what drafts, with random weights, before its proposals give way: none, longspec "
+         "(a chain), longspec:VOCABULARY (of the first tokens alone), dflash:LAYERS")
+      ->capture_default_str();
   app->add_flag("--json", options->json, "Print one object");
   options->engine.add_to(*app);
   options->engine.make_model_optional();
@@ -214,6 +242,8 @@ Examples:
   fastspec-cli bench --model DIR --drafter ngram --sparse quest --context 8K
   fastspec-cli bench --shape qwen2.5-7b --device cuda --batch 1,16 --context 1K,32K --rate 4.2
   fastspec-cli bench --shape qwen2.5-7b --device cuda --context 32K --synthetic-rows 7 --synthetic-acceptance 2.5
+  fastspec-cli bench --shape qwen2.5-7b --device cuda --batch 16 --context 32K --synthetic-rows 4 \
+      --synthetic-acceptance 2 --synthetic-drafter longspec:16384 --sparse dustin --kv-budget 512 --guarantee sparse
   fastspec-cli bench --model DIR --drafter standalone:DRAFT_DIR --dtype bfloat16 --json)");
   return {app, [options] { return bench(*options); }};
 }

@@ -22,8 +22,8 @@ using Verbs = std::vector<std::pair<const char*, double>>;
 Verbs verbs(const EngineStats& stats) {
   const double steps = static_cast<double>(std::max<std::int64_t>(stats.steps, 1));
   Verbs result = {{"plan", stats.plan_seconds},     {"draft", stats.draft_seconds},   {"budget", stats.budget_seconds},
-                  {"verify", stats.verify_seconds}, {"accept", stats.accept_seconds}, {"commit", stats.commit_seconds},
-                  {"emit", stats.emit_seconds}};
+                  {"select", stats.select_seconds}, {"verify", stats.verify_seconds}, {"accept", stats.accept_seconds},
+                  {"commit", stats.commit_seconds}, {"emit", stats.emit_seconds}};
   for (auto& [name, seconds] : result) seconds *= 1e3 / steps;
   return result;
 }
@@ -42,11 +42,18 @@ void print_heading(const EngineInfo& info, const ShapeBenchOptions& options) {
   if (options.config.synthetic_rows > 0) {
     std::printf(
         "SYNTHETIC speculation: each step verifies %d proposed tokens a sequence, of which %.3g in the mean are "
-        "accepted "
-        "because the weights are made so (tau, tokens a step and sequence, is %.3g). Passes, draws and commits are "
-        "real; "
-        "no drafter runs, and its time is missing: this is the limit for a drafter of that tau, no model's speed\n",
+        "accepted because the weights are made so (tau, tokens a step and sequence, is %.3g). Passes, draws and "
+        "commits are real; ",
         options.config.synthetic_rows, options.config.synthetic_acceptance, 1 + options.config.synthetic_acceptance);
+    if (info.drafter == "synthetic") {
+      std::printf("no drafter runs, and its time is missing: this is the limit for a drafter of that tau, ");
+    } else {
+      std::printf("the drafter (%s, random weights) does all its work and proposes in vain: ", info.drafter.c_str());
+    }
+    std::printf("no model's speed\n");
+  }
+  if (options.config.sparse.enabled()) {
+    std::printf("speculative steps with sparse passes: %s\n", info.sparse_text().c_str());
   }
 }
 
@@ -72,6 +79,7 @@ void print_point(const ShapePoint& point, double rate) {
   std::printf("  ms/step:");
   for (const auto& [name, milliseconds] : verbs(point.stats)) std::printf("  %s %.3f", name, milliseconds);
   std::printf("\n");
+  if (point.stats.sparse.sparse_passes > 0) std::printf("  %s\n", point.stats.sparse.to_string().c_str());
   if (point.stats.graph_replays == 0) return;  // on such a device the pass itself lies in the gap
   std::printf("  host, from tokens to the next launch: %.1f us", 1e3 * point.host_gap_milliseconds());
   if (point.stats.timed_steps > 0) {
@@ -99,6 +107,7 @@ nlohmann::ordered_json point_json(const ShapePoint& point, double rate) {
           {"tokens_per_second", point.tokens_per_second()},
           {"acceptance_length", point.stats.acceptance_length()},
           {"ms_per_step_by_verb", by_verb},
+          {"sparse", to_json(point.stats.sparse)},
           {"weight_bytes", point.weight_bytes},
           {"kv_bytes", point.kv_bytes},
           {"roofline_ms", roofline},

@@ -140,16 +140,28 @@ void EngineOptions::add_to(CLI::App& app) {
   add_number(app, "--threads", config_.num_threads, "CPU threads; 0: all cores")->capture_default_str()->group(group);
 }
 
-bool EngineOptions::names_speculation() const {
-  const CLI::Option* const options[] = {max_draft_tokens_, row_budget_, budget_objective_, profile_seconds_, kv_budget_,
-                                        guarantee_,        refresh_,    min_mass_,         min_margin_};
+bool EngineOptions::names_drafting() const {
+  const CLI::Option* const options[] = {max_draft_tokens_, row_budget_, budget_objective_,
+                                        profile_seconds_,  min_mass_,   min_margin_};
   const auto is_given = [](const CLI::Option* option) { return option->count() > 0; };
-  return has_drafter() || has_sparse() || std::any_of(std::begin(options), std::end(options), is_given);
+  return has_drafter() || std::any_of(std::begin(options), std::end(options), is_given);
+}
+
+SparseConfig EngineOptions::shape_sparse() const {
+  SparseConfig sparse = config_.sparse;
+  if (has_sparse()) sparse.selector = sparse_;
+  sparse.set_guarantee(guarantee_text_);
+  refuse_idle_sparse(sparse);
+  return sparse;
 }
 
 void EngineOptions::set_sparse(SparseConfig& sparse) const {
   sparse.set_selector(sparse_);
   sparse.set_guarantee(guarantee_text_);
+  refuse_idle_sparse(sparse);
+}
+
+void EngineOptions::refuse_idle_sparse(const SparseConfig& sparse) const {
   if (!sparse.enabled() && drafter_ != "self_sparse" &&
       kv_budget_->count() + guarantee_->count() + refresh_->count() + min_mass_->count() + min_margin_->count() > 0) {
     throw Error(

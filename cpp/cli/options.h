@@ -63,11 +63,15 @@ class EngineOptions {
   bool has_max_num_seqs() const { return max_num_seqs_->count() > 0; }
   bool has_drafter() const { return !drafter_.empty() && drafter_ != "none"; }
   bool has_sparse() const { return !sparse_.empty() && sparse_ != "none"; }
-  /// Whether an option of drafters, of the row budget or of sparse passes was given.
-  bool names_speculation() const;
+  /// Whether an option was given that a shape, which has no files, has no use for: of drafters, of the row budget, of
+  /// what makes the next pass dense.
+  bool names_drafting() const;
+  /// Sparse passes of a shape: the selector's name alone, no manifest. @throws Error(kInvalidArgument).
+  SparseConfig shape_sparse() const;
 
  private:
   void set_sparse(SparseConfig& sparse) const;
+  void refuse_idle_sparse(const SparseConfig& sparse) const;
 
   EngineConfig config_;
   std::string dtype_ = "auto";

@@ -1,5 +1,6 @@
 // The part of EngineCore that divides the device's memory and builds what lives in it.
 #include <algorithm>
+#include <utility>
 
 #include "backend/graph_cache.h"
 #include "base/check.h"
@@ -155,7 +156,11 @@ void EngineCore::plan_memory_and_build() {
         " positions, sequences may reach ", config_.max_model_len, ": drafts beyond are rarely accepted");
   }
 
-  if (parts_.selector == nullptr) selector_plan_ = plan_selector(config_.sparse, selector_models());
+  if (parts_.selector_plan) {
+    selector_plan_ = std::move(parts_.selector_plan);
+  } else if (parts_.selector == nullptr) {
+    selector_plan_ = plan_selector(config_.sparse, selector_models());
+  }
   const MemoryRequest request = memory_request(row_limits());
   const MemoryPlan plan = plan_memory(request);
   if (plan.num_pages < (config_.max_model_len + config_.page_size - 1) / config_.page_size) {

@@ -40,8 +40,9 @@ struct EngineParts {
   std::optional<DraftModel> draft_model;
   std::unique_ptr<Drafter> drafter;  // used instead of the configured one when set
   std::function<std::unique_ptr<Drafter>(std::unique_ptr<Drafter>)> wrap_drafter;  // puts another around it, when set
-  std::optional<CostParameters> costs;   // used instead of measured ones when set
-  std::unique_ptr<KvSelector> selector;  // used instead of the configured one when set
+  std::optional<CostParameters> costs;        // used instead of measured ones when set
+  std::unique_ptr<KvSelector> selector;       // used instead of the configured one when set
+  std::optional<SelectorPlan> selector_plan;  // of the configured one, used instead of its manifest's when set
   /// Of target and draft model (fastspec/fingerprint.h), where a manifest of the configuration names some.
   std::string fingerprint, draft_fingerprint;
 };

@@ -2,15 +2,20 @@
 #include <fastspec/shape_benchmark.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <numeric>
+#include <string>
 #include <utility>
 
 #include "base/check.h"
 #include "draft/dflash/dflash_model.h"
+#include "draft/longspec/longspec_model.h"
 #include "engine/engine_core.h"
 #include "engine/synthetic_drafter.h"
 #include "model/random_weights.h"
 #include "model/shapes.h"
+#include "sparse/selector_factory.h"
 
 namespace fastspec {
 namespace {
@@ -28,6 +33,51 @@ void make_draws_known(Weights& weights, Device& device) {
   weights.final_norm.data = buffer.as<const float>();
 }
 
+/// Tokens of a sequence that a dense pass has still to confirm.
+int most_provisional(const ShapeBenchmarkConfig& config) {
+  return config.sparse.enabled() && config.sparse.guarantee == Guarantee::kExact ? kMaxRefreshInterval : 0;
+}
+
+/// Makes the drafter that does its work behind synthetic proposals, if there is one.
+void add_drafter(const ShapeBenchmarkConfig& config, EngineParts& parts, SpeculationConfig& speculation) {
+  const SyntheticDrafter::Options options{.rows = config.synthetic_rows,
+                                          .acceptance = config.synthetic_acceptance,
+                                          .ranking_power = config.synthetic_ranking};
+  if (config.dflash_layers == 0 && !config.longspec) {
+    parts.drafter = std::make_unique<SyntheticDrafter>(options);
+    return;
+  }
+  Device& device = *parts.backend.device;
+  speculation.drafter.model = "random weights";
+  if (config.longspec) {
+    parts.draft_model = random_longspec(config.draft_vocabulary, parts.model, parts.weights, config.dtype, device);
+    speculation.drafter.kind = "longspec";
+    speculation.drafter.tree_widths.assign(static_cast<std::size_t>(config.synthetic_rows), 1);
+  } else {
+    parts.draft_model = random_dflash(config.dflash_layers, 1 + config.synthetic_rows, parts.model, parts.weights,
+                                      config.dtype, device);
+    speculation.drafter.kind = "dflash";
+  }
+  parts.wrap_drafter = [options](std::unique_ptr<Drafter> inner) {
+    return std::make_unique<SyntheticDrafter>(options, std::move(inner));
+  };
+}
+
+/// What a profile of a large model comes to (Dustin, arXiv 2606.24957): four heads of a layer, half of the choice by
+/// lookahead. Which ones is all the same to weights that are noise.
+SelectorPlan usual_plan(const SparseConfig& sparse, const ModelConfig& target) {
+  constexpr int kNamedHeads = 4;
+  SelectorPlan plan{.shape = {.budget = sparse.kv_budget, .sinks = sparse.sinks, .recent = sparse.recent}};
+  if (sparse.selector == "streaming") return plan;
+  std::vector<int> heads(static_cast<std::size_t>(std::min(kNamedHeads, target.num_heads / target.num_kv_heads)));
+  std::iota(heads.begin(), heads.end(), 0);
+  plan.history = {{.layer = target.num_layers / 2, .heads = heads}};
+  if (sparse.selector != "dustin") return plan;
+  plan.lookahead = {{.layer = 0, .heads = heads}};
+  plan.shape.lookahead_slots = (sparse.kv_budget - sparse.sinks - sparse.recent) / 2;
+  return plan;
+}
+
 std::unique_ptr<EngineCore> make_core(const ShapeBenchmarkConfig& config) {
   config.validate();
   EngineParts parts;
@@ -38,22 +88,14 @@ std::unique_ptr<EngineCore> make_core(const ShapeBenchmarkConfig& config) {
   EngineConfig engine;
   if (config.synthetic_rows > 0) {
     make_draws_known(parts.weights, *parts.backend.device);
-    const SyntheticDrafter::Options options{.rows = config.synthetic_rows,
-                                            .acceptance = config.synthetic_acceptance,
-                                            .ranking_power = config.synthetic_ranking};
-    if (config.dflash_layers > 0) {
-      parts.draft_model = random_dflash(config.dflash_layers, 1 + config.synthetic_rows, parts.model, parts.weights,
-                                        config.dtype, *parts.backend.device);
-      engine.speculation.drafter = {.kind = "dflash", .model = "random weights"};
-      parts.wrap_drafter = [options](std::unique_ptr<Drafter> inner) {
-        return std::make_unique<SyntheticDrafter>(options, std::move(inner));
-      };
-    } else {
-      parts.drafter = std::make_unique<SyntheticDrafter>(options);
-    }
+    add_drafter(config, parts, engine.speculation);
   }
+  engine.sparse = config.sparse;
+  if (config.sparse.enabled()) parts.selector_plan = usual_plan(config.sparse, parts.model);
+  if (config.sparse.selector == "dustin") engine.sparse.manifest = "random weights";
 
   constexpr int kUsualRows = 512;
+  const int rows = 1 + config.synthetic_rows + most_provisional(config);
   const int layers = parts.model.num_layers + config.dflash_layers;
   const KvShape kv{layers, parts.model.num_kv_heads, parts.model.head_dim, config.dtype};
   engine.model = config.shape;
@@ -61,11 +103,11 @@ std::unique_ptr<EngineCore> make_core(const ShapeBenchmarkConfig& config) {
   engine.dtype = config.dtype;
   engine.max_model_len = config.max_length;
   engine.max_num_seqs = config.max_batch;
-  engine.max_batch_rows = std::max(kUsualRows, config.max_batch * (1 + config.synthetic_rows));
+  engine.max_batch_rows = std::max(kUsualRows, config.max_batch * rows);
   engine.page_size = config.page_size;
   engine.num_threads = config.num_threads;
   // A page that is not full for every sequence, one for padding, one that scratch does not fill.
-  const std::int64_t slots = config.max_num_slots + std::int64_t{config.max_batch} * config.synthetic_rows +
+  const std::int64_t slots = config.max_num_slots + std::int64_t{config.max_batch} * (rows - 1) +
                              std::int64_t{config.max_batch + 2} * config.page_size;
   engine.kv_cache_bytes = slots * static_cast<std::int64_t>(kv.bytes_per_token());
   return std::make_unique<EngineCore>(engine, std::move(parts));
@@ -100,15 +142,32 @@ void ShapeBenchmarkConfig::validate() const {
   if (dflash_layers < 0 || dflash_layers > kMaxDraftLayers) {
     fail(ErrorCode::kInvalidArgument, "dflash_layers is ", dflash_layers, ", expected 0 to ", kMaxDraftLayers);
   }
-  if (synthetic_rows == 0 && (synthetic_ranking != 0 || dflash_layers != 0)) {
-    fail(ErrorCode::kInvalidArgument, "synthetic_ranking and dflash_layers have no effect without synthetic_rows");
+  if (synthetic_rows == 0 && (synthetic_ranking != 0 || dflash_layers != 0 || longspec || sparse.enabled())) {
+    fail(ErrorCode::kInvalidArgument,
+         "synthetic_ranking, dflash_layers, longspec and sparse have no effect without synthetic_rows");
+  }
+  if (longspec && dflash_layers > 0) {
+    fail(ErrorCode::kInvalidArgument, "longspec and dflash_layers: one drafter works beside synthetic proposals");
+  }
+  if (draft_vocabulary < 0 || (draft_vocabulary > 0 && !longspec)) {
+    fail(ErrorCode::kInvalidArgument, "draft_vocabulary is ", draft_vocabulary,
+         ", expected 0 (all tokens) or tokens that longspec may propose");
+  }
+  constexpr std::array kSelectors = {"", "streaming", "history", "dustin"};
+  if (std::find(kSelectors.begin(), kSelectors.end(), sparse.selector) == kSelectors.end()) {
+    fail(ErrorCode::kInvalidArgument, "sparse is \"", sparse.selector,
+         "\": of a shape streaming, history and dustin can be measured");
+  }
+  if (sparse.selector == "dustin" && !longspec) {
+    fail(ErrorCode::kInvalidArgument, "sparse \"dustin\" looks ahead by a drafter's queries and needs longspec");
   }
 }
 
 int ShapeBenchmarkConfig::growth(int steps, int repetitions) const {
   const int all_steps = ShapeBenchmark::kWarmUpSteps + steps * repetitions;
   // The last step too has room for everything that it proposes.
-  return all_steps * (1 + static_cast<int>(std::ceil(synthetic_acceptance))) + synthetic_rows + 1;
+  return all_steps * (1 + static_cast<int>(std::ceil(synthetic_acceptance))) + synthetic_rows +
+         most_provisional(*this) + 1;
 }
 
 double ShapePoint::median_milliseconds() const {
@@ -173,6 +232,7 @@ std::vector<RequestId> ShapeBenchmark::start_sequences(int batch, int context, i
   request.sampling.max_tokens = growth;
   request.sampling.ignore_eos = true;
   request.speculation.enabled = speculative;
+  request.sparse = speculative && config_.sparse.enabled();
   std::vector<RequestId> ids;
   for (int i = 0; i < batch; ++i) {
     request.prompt_token_ids.assign(static_cast<std::size_t>(context), 7 + i);
@@ -198,7 +258,7 @@ ShapePoint ShapeBenchmark::measure(int batch, int context, int steps, int repeti
       .batch = batch, .context = static_cast<int>(warmed), .synthetic_rows = speculative ? config_.synthetic_rows : 0};
   for (int run = 0; run < repetitions; ++run) point.milliseconds.push_back(run_steps(steps, point));
   point.stats = core_->stats();
-  if (speculative && !cuts_) {
+  if (speculative && !cuts_ && !confirms()) {
     const double wanted = config_.synthetic_acceptance * static_cast<double>(point.stats.decoding_passes);
     const double off = static_cast<double>(point.stats.accepted_tokens) - wanted;
     FS_CHECK(std::abs(off) <= batch, "of the synthetic drafts ", point.stats.accepted_tokens, " were accepted, not ",
@@ -208,6 +268,10 @@ ShapePoint ShapeBenchmark::measure(int batch, int context, int steps, int repeti
   const double tokens = static_cast<double>(point.stats.generated_tokens) / batch;
   const double mean_length = warmed + (tokens - tokens / (steps * repetitions)) / 2;
   point.kv_bytes = batch * mean_length * static_cast<double>(core_->info().kv_bytes_per_token);
+  const SparseStats& sparse = point.stats.sparse;
+  if (sparse.sparse_passes > 0) {
+    point.kv_bytes = static_cast<double>(sparse.kv_bytes_read) / static_cast<double>(steps * repetitions);
+  }
   end_sequences(ids);
   return point;
 }
@@ -226,7 +290,8 @@ double ShapeBenchmark::run_steps(int steps, const ShapePoint& point) {
   const Clock::time_point start = Clock::now();
   for (int i = 0; i < steps; ++i) {
     const StepReport report = core_->step();
-    const bool is_whole = report.num_rows == num_rows || (cuts_ && report.num_rows < num_rows);
+    // A dense pass has rows of provisional tokens, too.
+    const bool is_whole = report.num_rows == num_rows || (cuts_ && report.num_rows < num_rows) || confirms();
     FS_CHECK(report.num_sequences == point.batch && is_whole, "a step of ", report.num_rows, " rows of ",
              report.num_sequences, " sequences");
     for (const Output& output : report.outputs) {

@@ -53,7 +53,7 @@ void SyntheticDrafter::draft(std::span<const DraftRequest> requests, std::span<T
     const double phase = std::fmod(kGoldenRatio * static_cast<double>(std::abs(requests[i].seq)), 1.0);
     const double before = std::floor(phase + options_.acceptance * round);
     const int accepted = static_cast<int>(std::floor(phase + options_.acceptance * (round + 1)) - before);
-    const int rows = std::min(options_.rows, requests[i].max_drafted);
+    const int rows = std::min({options_.rows, requests[i].max_drafted, requests[i].max_depth});
     for (int depth = 0; depth < rows; ++depth) {
       // Behind the first refused token there is no verdict: such tokens look like any.
       const bool looks_good =

@@ -16,7 +16,9 @@ max_batch, max_length, max_num_slots: of the largest point; a length counts its 
 synthetic_rows, synthetic_acceptance: speculative steps verify this many drafted tokens a sequence, and this many of
     them are accepted in the mean: a SYNTHETIC acceptance, everything else of the step is real
 synthetic_ranking: how often an accepted token's confidence is above a refused one's (AUC); 0: no confidences
-dflash_layers: of a DFlash drafter with random weights that does its work before its proposals give way; 0: none)");
+dflash_layers: of a DFlash drafter with random weights that does its work before its proposals give way; 0: none
+longspec, draft_vocabulary: a LongSpec drafter likewise, and the tokens that it may propose (0: all)
+sparse: sparse passes of speculative steps: streaming, history or dustin (which takes longspec))");
   config.field("shape", &ShapeBenchmarkConfig::shape, "str")
       .field("device", &ShapeBenchmarkConfig::device, "str")
       .property(
@@ -33,6 +35,9 @@ dflash_layers: of a DFlash drafter with random weights that does its work before
       .field("synthetic_acceptance", &ShapeBenchmarkConfig::synthetic_acceptance, "float")
       .field("synthetic_ranking", &ShapeBenchmarkConfig::synthetic_ranking, "float")
       .field("dflash_layers", &ShapeBenchmarkConfig::dflash_layers, "int")
+      .field("longspec", &ShapeBenchmarkConfig::longspec, "bool")
+      .field("draft_vocabulary", &ShapeBenchmarkConfig::draft_vocabulary, "int")
+      .field("sparse", &ShapeBenchmarkConfig::sparse, "SparseConfig")
       .finish_options([](const ShapeBenchmarkConfig& self) { self.validate(); });
   config.python_class().def("growth", &ShapeBenchmarkConfig::growth, py::arg("steps"), py::arg("repetitions"),
                             "Tokens that a sequence may grow by in measure().");

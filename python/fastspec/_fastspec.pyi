@@ -562,6 +562,9 @@ class ShapeBenchmarkConfig:
     synthetic_acceptance: float
     synthetic_ranking: float
     dflash_layers: int
+    longspec: bool
+    draft_vocabulary: int
+    sparse: SparseConfig
     def __init__(
         self,
         *,
@@ -577,6 +580,9 @@ class ShapeBenchmarkConfig:
         synthetic_acceptance: float = 0.0,
         synthetic_ranking: float = 0.0,
         dflash_layers: int = 0,
+        longspec: bool = False,
+        draft_vocabulary: int = 0,
+        sparse: SparseConfig = ...,
     ) -> None: ...
     def growth(self, steps: int, repetitions: int) -> int: ...
 

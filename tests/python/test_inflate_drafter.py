@@ -5,6 +5,7 @@ Judged by tests/reference/longspec.py, which knows nothing of fastspec.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
@@ -17,6 +18,11 @@ import torch
 from make_longspec import make_from_last_layer, make_random
 from make_models import make_model
 from test_inflate import RefusedError, inflate, shape_file
+
+from fastspec import InvalidArgumentError
+from fastspec._fastspec import model_fingerprint
+from fastspec.sparse.manifest import Heads, Manifest
+from fastspec.sparse.signals import Budget
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "reference"))
 from longspec import LongSpec, Rule
@@ -124,6 +130,42 @@ def test_draft_vocabulary_stays(tmp_path: Path) -> None:
     assert large.weights["draft_vocabulary"].dtype == torch.int32
     assert torch.equal(large.weights["draft_vocabulary"], small.weights["draft_vocabulary"])
     assert_same_trees(small, large)
+
+
+def test_a_manifest_names_the_same_heads(tmp_path: Path) -> None:
+    """Groups of two query heads go into groups of one and into the layers behind the added ones."""
+    make_pair(tmp_path, "qwen3", NORMED, num_attention_heads=5, num_key_value_heads=5)
+    model, drafter = tmp_path / "qwen3", tmp_path / "drafter"
+    layers = json.loads((model / "config.json").read_text())["num_hidden_layers"]
+    small = Manifest(
+        target=Heads(model_fingerprint(str(model)), {0: (0, 3), layers - 1: (2,)}),
+        drafter=Heads(model_fingerprint(str(drafter)), {0: (1, 2)}),
+        drafter_kind="longspec",
+        budget=Budget(64, 4, 16),
+        lookahead_slots=20,
+        pooling="max",
+        arr=0.5,
+        objective="kl",
+    )
+    small.save(tmp_path / "small.json")
+    out = tmp_path / "second"
+    map_ = inflate(model, str(tmp_path / "shape.json"), out, drafter=drafter, manifest=tmp_path / "small.json")
+    large = Manifest.load(out / "manifest.json")
+    large.check(out / "manifest.json", out, out / "drafter")
+    added = map_.added_layers
+    assert added > 0
+    seats = {small: large for large, small in enumerate(map_.query_heads) if small >= 0}
+    assert large.target.layers == {added: (seats[0], seats[3]), added + layers - 1: (seats[2],)}
+    assert large.drafter is not None
+    assert large.drafter.layers == {0: (seats[1], seats[2])}
+    assert (large.budget, large.lookahead_slots, large.pooling) == (small.budget, 20, "max")
+    inflate(model, str(tmp_path / "shape.json"), tmp_path / "third", manifest=tmp_path / "small.json")
+    alone = Manifest.load(tmp_path / "third" / "manifest.json")
+    assert (alone.drafter, alone.lookahead_slots) == (None, 0)
+    dataclasses.replace(small, target=Heads("0" * 16, small.target.layers)).save(tmp_path / "other.json")
+    with pytest.raises(InvalidArgumentError, match="was made for a target with the fingerprint 0000"):
+        inflate(model, str(tmp_path / "shape.json"), tmp_path / "fourth", manifest=tmp_path / "other.json")
+    assert not (tmp_path / "fourth").exists()
 
 
 @pytest.mark.parametrize("longspec", [NORMED, PLAIN], ids=["final norm", "no norm"])

@@ -58,10 +58,17 @@ def test_a_manifest_may_lie_at_home(tiny_model_dir: Path, tmp_path: Path, monkey
 
 
 def test_bench_of_a_shape_refuses_what_it_would_ignore(run_cli: RunCli) -> None:
-    for option in (["--sparse", "streaming"], ["--kv-budget", "64"], ["--row-budget", "auto"]):
+    for option, reason in (
+        (["--sparse", "streaming"], "no effect without synthetic_rows"),
+        (["--sparse", "quest", "--synthetic-rows", "4"], "streaming, history and dustin"),
+        (["--kv-budget", "64"], "no effect without --sparse"),
+        (["--row-budget", "auto"], "--shape measures steps without files"),
+        (["--synthetic-drafter", "dflash"], "dflash:LAYERS"),
+        (["--synthetic-drafter", "longspec:0x"], "longspec:VOCABULARY"),
+    ):
         seen = run_cli("bench", "--shape", "qwen2.5-7b", *option)
         assert seen.returncode == 2
-        assert "--shape measures dense passes without files" in seen.stderr
+        assert reason in seen.stderr
 
 
 def test_bench_counts_the_sparse_passes_of_its_own_runs(tiny_model_dir: Path, run_cli: RunCli) -> None:

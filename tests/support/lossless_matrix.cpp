@@ -189,7 +189,10 @@ class RandomTruncation {
   }
 
   void watch(const Sequence& sequence) {
-    const std::span<const TokenId> generated = std::span(sequence.tokens()).subspan(sequence.prompt_len());
+    // Provisional tokens are nobody's yet: that a dense pass draws others is no redraw.
+    const std::span<const TokenId> generated = std::span(sequence.tokens())
+                                                   .first(static_cast<std::size_t>(sequence.shown_len()))
+                                                   .subspan(static_cast<std::size_t>(sequence.prompt_len()));
     Known& known = known_[key_of(sequence)];
     for (std::size_t i = 0; i < std::min(generated.size(), known.tokens.size()) && !known.redraw; ++i) {
       if (generated[i] != known.tokens[i]) known.redraw = Redraw{i, generated[i]};

@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <string>
 #include <utility>
 
 #include "base/check.h"
 #include "base/log.h"
 #include "io/json.h"
+#include "model/random_weights.h"
 
 namespace fastspec {
 
@@ -142,6 +144,37 @@ void prune_vocabulary(std::vector<TokenId> ids, const Weight& lm_head, Device& d
   weights.token_ids = device.allocate(ids.size() * sizeof(TokenId), "draft vocabulary");
   device.copy_to_device(weights.token_ids.data(), ids.data(), ids.size() * sizeof(TokenId));
   weights.vocabulary = std::move(ids);
+}
+
+LongSpecModel random_longspec(int vocabulary, const ModelConfig& target, const Weights& target_weights, DType dtype,
+                              Device& device) {
+  if (vocabulary > target.vocab_size) {
+    fail(ErrorCode::kInvalidArgument, "a draft vocabulary of ", vocabulary, " tokens, the target has ",
+         target.vocab_size);
+  }
+  LongSpecModel model;
+  model.config = {.intermediate_size = target.intermediate_size, .rms_norm_eps = target.rms_norm_eps};
+  const int hidden = target.hidden_size, q = target.q_size(), qkv = q + 2 * target.kv_size();
+  RandomWeights make(device, dtype);
+  LongSpecWeights& weights = model.weights;
+  weights.self_norm = make.vector(hidden);
+  weights.qkv = make.matrix(qkv, hidden);
+  weights.self_o = make.matrix(hidden, q);
+  weights.cross_norm = make.vector(hidden);
+  weights.cross_q = make.matrix(q, hidden);
+  weights.cross_o = make.matrix(hidden, q);
+  weights.qkv_bias = make.vector(qkv);  // with any target, see add_block()
+  weights.cross_q_bias = make.vector(q);
+  weights.mlp_norm = make.vector(hidden);
+  weights.gate_up = make.matrix(2 * target.intermediate_size, hidden);
+  weights.down = make.matrix(hidden, target.intermediate_size);
+  weights.buffers = make.take_buffers();
+  if (vocabulary > 0) {
+    std::vector<TokenId> ids(static_cast<std::size_t>(vocabulary));
+    std::iota(ids.begin(), ids.end(), 0);
+    prune_vocabulary(std::move(ids), target_weights.lm_head, device, weights);
+  }
+  return model;
 }
 
 LongSpecModel load_longspec(const std::filesystem::path& directory, const ModelConfig& target,

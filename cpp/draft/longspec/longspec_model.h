@@ -49,6 +49,11 @@ struct LongSpecModel {
 /// Prunes the vocabulary to `ids` (ascending): their rows of the target's LM head are gathered.
 void prune_vocabulary(std::vector<TokenId> ids, const Weight& lm_head, Device& device, LongSpecWeights& weights);
 
+/// A block of the target's width with random weights, for measuring. @param vocabulary tokens that are proposed, the
+/// first of the target's; 0 = all. @throws Error(kInvalidArgument) for more than the target has, Error(kOutOfMemory).
+LongSpecModel random_longspec(int vocabulary, const ModelConfig& target, const Weights& target_weights, DType dtype,
+                              Device& device);
+
 /// Loads the published format and our own: the same tensors, and in config.json "longspec": {"version": 1, "window",
 /// "final_norm"}, where final_norm adds "norm.weight"; int32 "draft_vocabulary" may list the tokens to propose.
 /// Matrices take `dtype`. K and V projections of cross-attention, which inference never reads, are skipped.

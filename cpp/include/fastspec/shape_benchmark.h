@@ -30,6 +30,12 @@ struct ShapeBenchmarkConfig {
   /// Layers of a DFlash drafter with random weights and blocks of 1 + synthetic_rows, which does all its work before
   /// its proposals give way to the synthetic ones; 0 = no drafter runs.
   int dflash_layers = 0;
+  /// A LongSpec drafter with random weights likewise drafts chains of synthetic_rows tokens. One of the two at most.
+  bool longspec = false;
+  int draft_vocabulary = 0;  // tokens that it may propose; 0 = all of the target's
+  /// Sparse passes of speculative steps: "streaming", "history" or "dustin", whose signals are those of up to four
+  /// heads of one K/V head, in the target's middle layer and, for half of what dustin chooses, in the LongSpec drafter.
+  SparseConfig sparse;
 
   /// @throws Error(kInvalidArgument).
   void validate() const;
@@ -45,7 +51,7 @@ struct ShapePoint {
   std::vector<double> milliseconds;  // a step, of each run
   EngineStats stats;                 // of the timed steps only
   double weight_bytes = 0;           // read in a step
-  double kv_bytes = 0;               // read in a step, mean over the timed ones
+  double kv_bytes = 0;  // read in a step, mean over the timed ones; those that are read for scores not counted
 
   double median_milliseconds() const;
   /// Of all sequences together, at the median.
@@ -92,6 +98,8 @@ class ShapeBenchmark {
   void end_sequences(const std::vector<RequestId>& ids);
   /// Milliseconds a step.
   double run_steps(int steps, const ShapePoint& point);
+
+  bool confirms() const { return config_.sparse.enabled() && config_.sparse.guarantee == Guarantee::kExact; }
 
   ShapeBenchmarkConfig config_;
   bool cuts_ = false;  // a row budget may cut drafts

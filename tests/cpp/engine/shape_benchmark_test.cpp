@@ -98,6 +98,44 @@ TEST_F(ShapeBenchmarkTest, ARandomBlockDrafterWorksAndChangesNoAcceptance) {
   EXPECT_EQ(point.stats.draft_failures, 0);
 }
 
+TEST_F(ShapeBenchmarkTest, SparsePassesReadTheBudgetAndChangeNoAcceptance) {
+  config_.synthetic_rows = 4;
+  config_.synthetic_acceptance = 2;
+  config_.longspec = true;
+  config_.draft_vocabulary = 50;
+  config_.sparse = {.kv_budget = 32, .sinks = 2, .recent = 4, .guarantee = Guarantee::kSparse};
+  config_.max_length = 60 + config_.growth(8, 1);
+  config_.max_num_slots = 3 * config_.max_length;
+  for (const char* selector : {"streaming", "history", "dustin"}) {
+    config_.sparse.selector = selector;
+    ShapeBenchmark benchmark(config_);
+    EXPECT_EQ(benchmark.info().drafter, "synthetic behind longspec");
+    EXPECT_EQ(benchmark.info().kv_budget, 32);
+    const ShapePoint point = benchmark.measure(3, 60, 8, 1, true);
+    EXPECT_EQ(point.stats.sparse.sparse_passes, 8 * 3) << selector;
+    EXPECT_EQ(point.stats.accepted_tokens, 8 * 3 * 2) << selector;
+    EXPECT_EQ(point.stats.draft_failures, 0) << selector;
+    EXPECT_DOUBLE_EQ(point.kv_bytes, 3 * 32 * 2 * 2 * 2 * 8 * 4) << "K and V of two layers and K/V heads, " << selector;
+    EXPECT_EQ(benchmark.measure(3, 60, 8, 1).stats.sparse.sparse_passes, 0) << "plain decoding is dense";
+  }
+}
+
+TEST_F(ShapeBenchmarkTest, DensePassesConfirmWhatSparseOnesAccepted) {
+  config_.synthetic_rows = 4;
+  config_.synthetic_acceptance = 2;
+  config_.longspec = true;
+  config_.sparse = {.selector = "dustin", .kv_budget = 32, .sinks = 2, .recent = 4, .refresh_interval = 9};
+  config_.max_length = 60 + config_.growth(16, 1);
+  config_.max_num_slots = 3 * config_.max_length;
+  ShapeBenchmark benchmark(config_);
+  const ShapePoint point = benchmark.measure(3, 60, 16, 1, true);
+  const SparseStats& sparse = point.stats.sparse;
+  EXPECT_GT(sparse.sparse_passes, 2 * sparse.dense_passes);
+  EXPECT_GT(sparse.confirmed_tokens, 60);
+  EXPECT_EQ(sparse.taken_back_tokens, 0) << "every pass draws the same";
+  EXPECT_EQ(point.stats.draft_failures, 0) << "drafts end where runs do";
+}
+
 TEST(SyntheticDrafterTest, ConfidencesRankAsWellAsAskedAndAreChances) {
   for (const double ranking : {0.5, 0.75, 0.95}) {
     SyntheticDrafter drafter({.rows = 8, .acceptance = 3.5, .ranking_power = ranking});
@@ -149,7 +187,20 @@ TEST_F(ShapeBenchmarkTest, RefusesImpossibleAcceptance) {
   config_.synthetic_ranking = 0;
   config_.dflash_layers = -1;
   expect_error(ErrorCode::kInvalidArgument, {"dflash_layers", "-1"}, [&] { ShapeBenchmark benchmark(config_); });
+  config_.dflash_layers = 2;
+  config_.longspec = true;
+  expect_error(ErrorCode::kInvalidArgument, {"longspec", "dflash_layers"}, [&] { ShapeBenchmark benchmark(config_); });
   config_.dflash_layers = 0;
+  config_.draft_vocabulary = 101;
+  expect_error(ErrorCode::kInvalidArgument, {"101", "100"}, [&] { ShapeBenchmark benchmark(config_); });
+  config_.longspec = false;
+  expect_error(ErrorCode::kInvalidArgument, {"draft_vocabulary", "101"}, [&] { ShapeBenchmark benchmark(config_); });
+  config_.draft_vocabulary = 0;
+  config_.sparse.selector = "quest";
+  expect_error(ErrorCode::kInvalidArgument, {"quest", "streaming"}, [&] { ShapeBenchmark benchmark(config_); });
+  config_.sparse.selector = "dustin";
+  expect_error(ErrorCode::kInvalidArgument, {"dustin", "longspec"}, [&] { ShapeBenchmark benchmark(config_); });
+  config_.sparse.selector = "";
   config_.synthetic_rows = 256;
   expect_error(ErrorCode::kInvalidArgument, {"synthetic_rows", "256"}, [&] { ShapeBenchmark benchmark(config_); });
   config_.synthetic_rows = 0;
