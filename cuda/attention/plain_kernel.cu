@@ -4,6 +4,7 @@
 
 #include "attention/tile_launch.h"
 #include "attention/visibility.h"
+#include "common/launch.cuh"
 #include "common/warp.cuh"
 
 namespace fastspec::cuda {
@@ -89,6 +90,7 @@ __device__ float dot(const float* query, const T* key, int size) {
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads) attention_plain_kernel(const __grid_constant__ AttentionParams params) {
+  await_predecessors();
   __shared__ Scratch scratch;
   const int row = static_cast<int>(blockIdx.x);
   const int head = static_cast<int>(blockIdx.y);
@@ -148,8 +150,7 @@ __global__ void __launch_bounds__(kThreads) attention_plain_kernel(const __grid_
 template <typename T>
 cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(params.query.rows), static_cast<unsigned>(params.num_heads));
-  attention_plain_kernel<T><<<grid, kThreads, 0, stream>>>(params);
-  return cudaGetLastError();
+  return launch_kernel(attention_plain_kernel<T>, {grid, kThreads}, stream, params);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include "attention/hopper_kernel.cuh"
 #include "attention/tile_kernel.cuh"
 #include "attention/tile_launch.h"
+#include "common/launch.cuh"
 
 namespace fastspec::cuda {
 
@@ -13,8 +14,7 @@ inline cudaError_t launch_with_shared(void (*kernel)(TileLaunch), int num_ctas, 
   // An attribute of the function on the current device, not work on a stream: allowed during capture.
   const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   if (error != cudaSuccess) return error;
-  kernel<<<num_ctas, threads, shared_bytes, stream>>>(launch);
-  return cudaGetLastError();
+  return launch_kernel(kernel, {num_ctas, threads, static_cast<std::size_t>(shared_bytes)}, stream, launch);
 }
 
 template <typename T, int kDim>

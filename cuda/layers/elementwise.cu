@@ -1,4 +1,5 @@
 // Embedding rows, copied rows, SiLU(gate) * up, and biases: a pass over rows of packs each.
+#include "common/launch.cuh"
 #include "layers/layers.h"
 #include "layers/pack.cuh"
 
@@ -19,6 +20,7 @@ __device__ __forceinline__ int pack_of_thread() {
 
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads) embedding_kernel(EmbeddingParams params) {
+  await_predecessors();
   const int pack = pack_of_thread();
   if (pack * kWidth >= params.output.cols) return;
   for (int row = static_cast<int>(blockIdx.y); row < params.output.rows; row += static_cast<int>(gridDim.y)) {
@@ -30,6 +32,7 @@ __global__ void __launch_bounds__(kThreads) embedding_kernel(EmbeddingParams par
 
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads) copy_rows_kernel(CopyRowsParams params) {
+  await_predecessors();
   const int pack = pack_of_thread();
   if (pack * kWidth >= params.output.cols) return;
   for (int row = static_cast<int>(blockIdx.y); row < params.output.rows; row += static_cast<int>(gridDim.y)) {
@@ -42,6 +45,7 @@ __global__ void __launch_bounds__(kThreads) copy_rows_kernel(CopyRowsParams para
 
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads) silu_mul_kernel(SiluMulParams params) {
+  await_predecessors();
   const int pack = pack_of_thread();
   const int cols = params.output.cols;
   if (pack * kWidth >= cols) return;
@@ -60,6 +64,7 @@ __global__ void __launch_bounds__(kThreads) silu_mul_kernel(SiluMulParams params
 
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads) bias_kernel(Matrix output, const float* bias, bool accumulate) {
+  await_predecessors();
   const int pack = pack_of_thread();
   if (pack * kWidth >= output.cols) return;
   const auto added = load_pack<kWidth>(bias + pack * kWidth);
@@ -83,7 +88,7 @@ void launch_embedding(const EmbeddingParams& params, cudaStream_t stream) {
   with_packs(params.output.dtype, full, [&](auto element, auto width) {
     constexpr int kWidth = decltype(width)::value;
     const dim3 grid = row_grid(params.output.rows, params.output.cols / kWidth);
-    embedding_kernel<decltype(element), kWidth><<<grid, kThreads, 0, stream>>>(params);
+    launch_kernel(embedding_kernel<decltype(element), kWidth>, {grid, kThreads}, stream, params);
   });
 }
 
@@ -93,7 +98,7 @@ void launch_copy_rows(const CopyRowsParams& params, cudaStream_t stream) {
   with_packs(params.output.dtype, full, [&](auto element, auto width) {
     constexpr int kWidth = decltype(width)::value;
     const dim3 grid = row_grid(params.output.rows, params.output.cols / kWidth);
-    copy_rows_kernel<decltype(element), kWidth><<<grid, kThreads, 0, stream>>>(params);
+    launch_kernel(copy_rows_kernel<decltype(element), kWidth>, {grid, kThreads}, stream, params);
   });
 }
 
@@ -104,7 +109,7 @@ void launch_silu_mul(const SiluMulParams& params, cudaStream_t stream) {
   with_packs(params.output.dtype, full, [&](auto element, auto width) {
     constexpr int kWidth = decltype(width)::value;
     const dim3 grid = row_grid(params.output.rows, params.output.cols / kWidth);
-    silu_mul_kernel<decltype(element), kWidth><<<grid, kThreads, 0, stream>>>(params);
+    launch_kernel(silu_mul_kernel<decltype(element), kWidth>, {grid, kThreads}, stream, params);
   });
 }
 
@@ -113,7 +118,7 @@ void launch_bias(const Matrix& output, const Vector& bias, bool accumulate, cuda
   with_packs(output.dtype, has_full_packs(output) && is_aligned(bias.data), [&](auto element, auto width) {
     constexpr int kWidth = decltype(width)::value;
     const dim3 grid = row_grid(output.rows, output.cols / kWidth);
-    bias_kernel<decltype(element), kWidth><<<grid, kThreads, 0, stream>>>(output, bias.data, accumulate);
+    launch_kernel(bias_kernel<decltype(element), kWidth>, {grid, kThreads}, stream, output, bias.data, accumulate);
   });
 }
 

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "common/launch.cuh"
 #include "common/warp.cuh"
 #include "sparse/sparse.h"
 #include "sparse/stored_logit.cuh"
