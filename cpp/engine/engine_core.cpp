@@ -77,7 +77,7 @@ EngineCore::EngineCore(const EngineConfig& config, EngineParts parts)
     : config_(config.resolved()), parts_(std::move(parts)), process_(getpid()) {
   parts_.backend.ops = std::make_unique<OperationClock>(std::move(parts_.backend.ops), operation_seconds_);
   plan_memory_and_build();
-  prepare_costs();
+  prepare_costs(config_.speculation.budget);
 }
 
 EngineCore::~EngineCore() = default;
@@ -100,6 +100,7 @@ std::shared_ptr<RequestState> EngineCore::make_request_state(const Request& requ
   request.sampling.validate();
   auto state = std::make_shared<RequestState>();
   state->sampling = request.sampling;
+  state->hold = request.hold;
   state->prompt = prompt_tokens(request);
   const int prompt_len = static_cast<int>(state->prompt.size());
   state->max_tokens = std::min(request.sampling.max_tokens, config_.max_model_len - prompt_len);
@@ -139,6 +140,10 @@ void EngineCore::check_request(const RequestState& state, const Request& request
     }
   };
   const auto itself = [](TokenId id) { return id; };
+  if (request.hold && request.sampling.n != 1) {
+    fail(ErrorCode::kInvalidArgument, "sampling parameter n is ", request.sampling.n,
+         ", of a request with hold, which has no samples, it is 1");
+  }
   if (state.prompt.empty()) fail(ErrorCode::kInvalidArgument, "the prompt is empty");
   check_ids("the prompt", state.prompt, itself);
   check_ids("stop_token_ids", request.sampling.stop_token_ids, itself);
@@ -180,6 +185,7 @@ RequestId EngineCore::submit(const Request& request) {
 void EngineCore::cancel(RequestId request) {
   const std::lock_guard lock(mutex_);
   cancelled_.push_back(request);
+  num_at_rest_ = 0;
 }
 
 void EngineCore::take_inbox() {
@@ -240,12 +246,12 @@ void EngineCore::set_row_budget(const std::string& mode) {
   const Turn turn(stepping_);
   check_alive();
   if (parts_.drafter == nullptr) fail(ErrorCode::kInvalidArgument, "a row budget needs a drafter: configure one");
-  if (has_work() || scheduler_->has_work()) {
-    fail(ErrorCode::kInvalidArgument, "the row budget is changed while no request runs or waits");
-  }
-  config_.speculation.budget.set_mode(mode);
-  runner_->budget().configure(config_.speculation.budget);
-  prepare_costs();
+  if (has_work()) fail(ErrorCode::kInvalidArgument, "the row budget is changed while no request runs or waits");
+  BudgetConfig budget = config_.speculation.budget;
+  budget.set_mode(mode);
+  prepare_costs(budget);
+  config_.speculation.budget = budget;
+  runner_->budget().configure(budget);
 }
 
 CostProfile EngineCore::profile() {
@@ -288,11 +294,16 @@ StepReport EngineCore::run_step() {
     }
   }
   publish_stats();
+  const std::lock_guard lock(mutex_);
+  num_at_rest_ = report.num_sequences == 0 && cancelled_.empty() ? scheduler_->num_held() : 0;
   return report;
 }
 
 std::vector<Output> EngineCore::generate(const std::vector<Request>& requests, const OutputCallback& callback) {
   const Turn turn(stepping_);
+  if (std::any_of(requests.begin(), requests.end(), [](const Request& request) { return request.hold; })) {
+    fail(ErrorCode::kInvalidArgument, "a request with hold has no end to wait for: submit() it");
+  }
   std::unordered_map<RequestId, std::size_t> first_output;  // where a request's samples begin in `outputs`
   std::vector<Output> outputs;
   std::vector<RequestId> ids;

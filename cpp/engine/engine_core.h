@@ -57,7 +57,7 @@ class EngineCore {
   // As in the facade.
   RequestId submit(const Request& request);
   void cancel(RequestId request);
-  bool has_work() const { return num_unfinished_.load() > 0; }
+  bool has_work() const { return num_unfinished_.load() > num_at_rest_.load(); }
   StepReport step();
   std::vector<Output> generate(const std::vector<Request>& requests, const OutputCallback& callback);
   EngineStats stats() const;
@@ -111,7 +111,7 @@ class EngineCore {
   MemoryRequest memory_request(const RowLimits& rows) const;
   void build(const RowLimits& rows, const MemoryPlan& plan);
   /// Gives the row budget its costs: from the cache, else measured.
-  void prepare_costs();
+  void prepare_costs(const BudgetConfig& budget);
   CostProfile measure_costs();
   CostProfiler make_profiler();
   /// Passes that were only measured are no statistics.
@@ -155,6 +155,7 @@ class EngineCore {
   EngineStats published_;
   bool reset_requested_ = false;
   std::atomic<int> num_unfinished_ = 0;  // requests
+  std::atomic<int> num_at_rest_ = 0;     // of them, held ones of which the last step found nothing to compute
 };
 
 }  // namespace fastspec

@@ -36,15 +36,19 @@ CostProfiler EngineCore::make_profiler() {
                        .max_model_len = config_.max_model_len});
 }
 
-void EngineCore::prepare_costs() {
-  if (parts_.drafter == nullptr || config_.speculation.budget.mode != RowBudgetMode::kAuto) return;
+void EngineCore::prepare_costs(const BudgetConfig& budget) {
+  if (parts_.drafter == nullptr || budget.mode != RowBudgetMode::kAuto) return;
   if (!runner_->budget().cost().parameters().linear.counts.empty()) return;  // known, and corrected since
   std::optional<CostParameters> costs = parts_.costs;
   if (!costs) {
     const CostCache cache = cost_cache();
     costs = cache.load();
     if (!costs) {
-      const double seconds = config_.speculation.budget.profile_seconds;
+      if (scheduler_->has_work()) {
+        fail(ErrorCode::kInvalidArgument, "row budget auto measures what steps cost, on all pages: set it once while ",
+             "no prompt is held");
+      }
+      const double seconds = budget.profile_seconds;
       log(LogLevel::kInfo, "measuring what steps cost, ", seconds, " s at most; kept in ",
           cache.path().empty() ? "no file" : cache.path().string());
       costs = make_profiler().measure(seconds);

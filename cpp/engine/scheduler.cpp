@@ -2,14 +2,24 @@
 #include "engine/scheduler.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "base/check.h"
 
 namespace fastspec {
 
+namespace {
+
+bool is_held(const std::unique_ptr<Sequence>& sequence) {
+  return sequence->request().hold;
+}
+
+}  // namespace
+
 StepPlan Scheduler::plan() {
   StepPlan plan;
   planned_pages_ = 0;
+  std::stable_partition(running_.begin(), running_.end(), std::not_fn(is_held));
   const Rows rows = divide_rows();
   int prompt_rows = rows.prompt;
   plan_running(prompt_rows, plan);
@@ -24,10 +34,11 @@ Scheduler::Rows Scheduler::divide_rows() const {
   int wanted = 0;
   bool prompts = !waiting_.empty();
   for (const auto& sequence : running_) {
-    if (num_known(*sequence) == 1) {
+    const int known = num_known(*sequence);
+    if (known == 1) {
       claimed += 1 + num_reread(*sequence);
       wanted += wanted_drafts(*sequence);
-    } else {
+    } else if (known > 1) {
       prompts = true;
     }
   }
@@ -108,14 +119,23 @@ void Scheduler::preempt_last(StepPlan& plan) {
   victim->sparse.refreshes = false;
   ++victim->stats.preemptions;
   plan.preempted.push_back(victim->id());
-  waiting_.push_front(std::move(victim));
+  waiting_.insert(is_held(victim) ? waiting_.end() : waiting_.begin(), std::move(victim));
+}
+
+bool Scheduler::preempt_held(StepPlan& plan) {
+  if (running_.empty() || !is_held(running_.front()) || !is_held(running_.back())) return false;
+  if (num_known(*running_.back()) > 0) return false;
+  preempt_last(plan);
+  return true;
 }
 
 const Sequence* Scheduler::prompt_holder(const Sequence& sequence, bool& blocked) const {
   const Sequence* holder = nullptr;
   blocked = false;
   for (const auto& other : running_) {
-    if (other->request().id != sequence.request().id) continue;
+    const RequestState& request = other->request();
+    const bool is_same = request.id == sequence.request().id;
+    if (!is_same && !(request.hold && request.prompt == sequence.request().prompt)) continue;
     if (kv_.kv_len(other->id()) < sequence.prompt_len() - 1) {
       blocked = true;
     } else {
@@ -129,31 +149,45 @@ void Scheduler::admit(int& prompt_rows, StepPlan& plan) {
   if (!plan.preempted.empty()) return;  // pages just ran out
   // What running prompts still lack is spoken for; a prompt let in on it would be preempted or would preempt.
   int promised = 0;
-  for (const auto& other : running_) promised += kv_.missing_pages(other->id(), other->len());
-  for (auto candidate = waiting_.begin(); candidate != waiting_.end();) {
-    if (num_running() >= limits_.max_num_seqs || prompt_rows == 0) return;
-    Sequence& sequence = **candidate;
+  for (const auto& other : running_) promised += kv_.missing_pages(other->id(), other->wanted_len());
+  std::size_t next = 0;
+  bool has_admitted = false;
+  while (next < waiting_.size() && prompt_rows > 0) {
+    const Sequence& sequence = *waiting_[next];
     bool blocked = false;
     const Sequence* holder = prompt_holder(sequence, blocked);
     if (holder == nullptr && blocked) {
-      ++candidate;  // the prompt is being computed: its pages will be there in a few steps
+      ++next;  // the prompt is being computed: its pages will be there in a few steps
       continue;
     }
     // The last prompt token is computed again: its logits give the sample's first token.
     const int shared = holder == nullptr ? 0 : (sequence.prompt_len() - 1) / kv_.page_size();
-    if (kv_.pages_for(sequence.len()) - shared > kv_.num_free_pages() - promised) return;  // first come, first served
+    const bool fits = num_running() < limits_.max_num_seqs &&
+                      kv_.pages_for(sequence.wanted_len()) - shared <= kv_.num_free_pages() - promised;
+    if (sequence.request().hold) {
+      const bool gave_way = sequence.stats.preemptions > 0;
+      if (!fits || (gave_way && !std::all_of(waiting_.begin(), waiting_.end(), is_held))) {
+        ++next;  // and holds up nobody meanwhile
+        continue;
+      }
+    } else if (!fits) {
+      // First come, first served; and who is let in now is not sent away now.
+      if (has_admitted || !preempt_held(plan)) return;
+      continue;  // what it would have started on may be gone
+    }
+    has_admitted = true;
     if (shared > 0) {
       const int length = kv_.add_shared(holder->id(), sequence.id(), shared * kv_.page_size());
       plan.shared.push_back({.from = holder->id(), .to = sequence.id(), .length = length});
     } else {
       kv_.add(sequence.id());
     }
-    const int num_rows = std::min(sequence.len() - kv_.kv_len(sequence.id()), prompt_rows);
+    const int num_rows = std::min(num_known(sequence), prompt_rows);
     prompt_rows -= num_rows;
-    plan_rows(sequence, num_rows, plan);
-    promised += kv_.missing_pages(sequence.id(), sequence.len());
-    running_.push_back(std::move(*candidate));
-    candidate = waiting_.erase(candidate);
+    if (num_rows > 0) plan_rows(sequence, num_rows, plan);
+    promised += kv_.missing_pages(sequence.id(), sequence.wanted_len());
+    running_.push_back(std::move(waiting_[next]));
+    waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(next));
   }
 }
 
@@ -194,6 +228,11 @@ void Scheduler::plan_drafts(StepPlan& plan) {
     planned.max_depth = depth;
     planned_pages_ += kv_.pages_for(cached + depth) - own;
   }
+}
+
+int Scheduler::num_held() const {
+  return static_cast<int>(std::count_if(running_.begin(), running_.end(), is_held) +
+                          std::count_if(waiting_.begin(), waiting_.end(), is_held));
 }
 
 Sequence& Scheduler::running(SeqId seq) {

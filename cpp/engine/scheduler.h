@@ -31,6 +31,10 @@ class Scheduler {
   /// with at least half of what is left when both want it. When pages run out, the sequence admitted last gives its
   /// pages back and waits at the head of the queue; the oldest never does, so there is progress. Admission and
   /// preemption take effect here and stand even if the step fails later: no token depends on them.
+  /// Held prompts give way to everybody: they stand behind all others, so pages that run out are taken from them first,
+  /// and where only they run, one that is computed gives its pages and its place to a request that lacks either. It
+  /// then waits until no other request does and there is room for it beside all that runs, held prompts included. So no
+  /// request waits for a held prompt for ever, and held prompts never take turns.
   StepPlan plan();
 
   /// Admits every waiting sequence with pages for all its tokens but the last, as if they had been computed; what the
@@ -49,6 +53,8 @@ class Scheduler {
   bool has_work() const { return !running_.empty() || !waiting_.empty(); }
   int num_running() const { return static_cast<int>(running_.size()); }
   int num_waiting() const { return static_cast<int>(waiting_.size()); }
+  /// Held prompts, running and waiting.
+  int num_held() const;
   const std::vector<std::unique_ptr<Sequence>>& running_sequences() const { return running_; }
 
  private:
@@ -65,7 +71,7 @@ class Scheduler {
   int num_reread(const Sequence& sequence) const;
   /// Committed tokens that the next pass could compute.
   int num_known(const Sequence& sequence) const {
-    return sequence.len() - num_reread(sequence) - first_position(sequence);
+    return sequence.wanted_len() - num_reread(sequence) - first_position(sequence);
   }
   /// Preempts younger sequences until running_[index] can hold `num_tokens`; false when it is the youngest itself.
   bool make_room(std::size_t index, int num_tokens, StepPlan& plan);
@@ -73,13 +79,16 @@ class Scheduler {
   void plan_rows(const Sequence& sequence, int num_rows, StepPlan& plan);
   void plan_running(int& prompt_rows, StepPlan& plan);
   void admit(int& prompt_rows, StepPlan& plan);
+  /// Where only held prompts run, preempts the one admitted last, unless it is being computed. @returns whether it did.
+  bool preempt_held(StepPlan& plan);
   void plan_drafts(StepPlan& plan);
-  /// A running sample of the same prompt that has most of it cached; `blocked` when one is still computing it.
+  /// A running sample of the same request or a held one of an equal prompt that has most of it cached; `blocked` when
+  /// one is still computing it.
   const Sequence* prompt_holder(const Sequence& sequence, bool& blocked) const;
 
   SchedulerLimits limits_;
   PagedKvCache& kv_;
-  std::vector<std::unique_ptr<Sequence>> running_;  // in order of admission
+  std::vector<std::unique_ptr<Sequence>> running_;  // in order of admission; in a new plan held ones behind all others
   std::deque<std::unique_ptr<Sequence>> waiting_;
   int planned_pages_ = 0;  // pages that the plan being made will borrow
 };

@@ -29,6 +29,7 @@ struct RequestState {
   int max_tokens = 0;         // sampling.max_tokens, cut to the model's length
   int max_drafted = 0;        // drafted tokens a step; 0 = speculation off
   bool wants_sparse = false;  // sparse passes may decode it
+  bool hold = false;          // the prompt is kept for others, nothing is decoded
   Guarantee guarantee = Guarantee::kExact;
   std::vector<TokenId> end_tokens;  // EOS (unless ignored) and stop_token_ids
   std::vector<LogitBias> logit_bias;
@@ -53,6 +54,8 @@ class Sequence {
   int num_provisional() const { return len() - shown_len(); }
   int prompt_len() const { return static_cast<int>(request_->prompt.size()); }
   int num_generated() const { return len() - prompt_len(); }
+  /// Tokens whose K/V the next passes are there for: a held prompt's last one would give a token that nobody wants.
+  int wanted_len() const { return request_->hold ? len() - 1 : len(); }
   /// Tokens that may still be generated.
   int num_remaining() const { return request_->max_tokens - num_generated(); }
 

@@ -17,7 +17,8 @@ int SparseSteps::longest_run(const EngineConfig& config, int max_nodes) {
 void SparseSteps::decide(std::span<const std::unique_ptr<Sequence>> running, const PagedKvCache& kv,
                          const CostModel& cost) const {
   if (selector_ == nullptr) return;
-  const int num_running = static_cast<int>(running.size());
+  const auto num_running = static_cast<int>(
+      std::count_if(running.begin(), running.end(), [](const auto& sequence) { return !sequence->request().hold; }));
   for (const auto& sequence : running) {
     SparseRecord& record = sequence->sparse;
     const SeqId seq = sequence->id();

@@ -98,13 +98,16 @@ prompt_token_ids: list of int
 add_special_tokens: apply the tokenizer's post-processor (a leading BOS, for instance) to prompt
 sampling: SamplingParams
 speculation: RequestSpeculation
-sparse: whether sparse passes may decode it; None = where the engine has them)");
+sparse: whether sparse passes may decode it; None = where the engine has them
+hold: compute the prompt and keep it until the request is cancelled, decoding nothing: requests with equal prompts start
+    on it. Gives its pages back where others lack some)");
   request.field("prompt", &Request::prompt, "str")
       .field("prompt_token_ids", &Request::prompt_token_ids, "list of int")
       .field("add_special_tokens", &Request::add_special_tokens, "bool")
       .field("sampling", &Request::sampling, "SamplingParams")
       .field("speculation", &Request::speculation, "RequestSpeculation")
       .field("sparse", &Request::sparse, "bool or None")
+      .field("hold", &Request::hold, "bool")
       .finish_options();
 }
 

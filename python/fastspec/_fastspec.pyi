@@ -200,6 +200,7 @@ class Request:
     sampling: SamplingParams
     speculation: RequestSpeculation
     sparse: bool | None
+    hold: bool
     def __init__(
         self,
         *,
@@ -209,6 +210,7 @@ class Request:
         sampling: SamplingParams = ...,
         speculation: RequestSpeculation = ...,
         sparse: bool | None = None,
+        hold: bool = False,
     ) -> None: ...
 
 class _Result:

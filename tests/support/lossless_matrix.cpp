@@ -216,7 +216,34 @@ void disturb(HarnessOptions& options, Disturbance disturbance) {
   }
 }
 
+constexpr std::size_t kNumNotHeld = 2;  // which have one sample each: samples share where they happen to run together
+
+/// Has the engine hold the prompts of the requests behind these, and forgets that in its statistics.
+std::vector<RequestId> hold_prompts(EngineCore& engine, const std::vector<Request>& requests) {
+  std::vector<RequestId> held;
+  for (std::size_t i = kNumNotHeld; i < requests.size(); ++i) {
+    Request request;
+    request.prompt_token_ids = requests[i].prompt_token_ids;
+    request.hold = true;
+    held.push_back(engine.submit(request));
+  }
+  while (engine.has_work()) engine.step();
+  engine.reset_stats();
+  return held;
+}
+
 }  // namespace
+
+std::int64_t prompt_rows_on_held(const std::vector<Request>& requests) {
+  std::int64_t rows = 0;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    const int prompt_len = static_cast<int>(requests[i].prompt_token_ids.size());
+    const int page_size = HarnessOptions().page_size;
+    const int shared = (prompt_len - 1) / page_size * page_size;
+    rows += requests[i].sampling.n * (i < kNumNotHeld ? prompt_len : prompt_len - shared);
+  }
+  return rows;
+}
 
 MatrixRun run_matrix_case(const MatrixCase& matrix_case, const HarnessOptions& base,
                           const std::vector<Request>& requests, const Outputs& plain, Coverage* coverage) {
@@ -229,7 +256,10 @@ MatrixRun run_matrix_case(const MatrixCase& matrix_case, const HarnessOptions& b
   options.sparse = base.sparse;
   options.max_num_seqs = matrix_case.batch;
   disturb(options, matrix_case.disturbance);
+  const bool holds = matrix_case.disturbance == Disturbance::kHeld;
+  if (holds) options.max_num_seqs += static_cast<int>(requests.size() - kNumNotHeld);
   const auto engine = make_engine(std::move(options));
+  const std::vector<RequestId> held = holds ? hold_prompts(*engine, requests) : std::vector<RequestId>{};
   RandomTruncation truncation;
   MatrixRun result;
   std::int64_t prompt_rows = 0;
@@ -243,6 +273,9 @@ MatrixRun run_matrix_case(const MatrixCase& matrix_case, const HarnessOptions& b
   result.outputs = run(*engine, requests, arrivals, between);
   engine->check_invariants();
   result.stats = engine->stats();
+  for (const RequestId request : held) engine->cancel(request);
+  while (engine->has_work()) engine->step();
+  engine->check_invariants();
   result.truncations = truncation.count;
   result.redraws = truncation.redraws(requests);
   return result;
@@ -252,7 +285,7 @@ std::string describe(const MatrixCase& matrix_case, float temperature, bool pena
   static const char* const kDrafters[] = {"none",          "ngram",        "standalone",      "longspec chain",
                                           "longspec tree", "dflash",       "dflash window",   "planted chain",
                                           "planted block", "planted tree", "adversarial tree"};
-  static const char* const kNames[] = {"", ", chunks", ", preemption", ", truncation"};
+  static const char* const kNames[] = {"", ", chunks", ", preemption", ", truncation", ", held prompts"};
   std::ostringstream text;
   text << kDrafters[static_cast<int>(matrix_case.setting.drafter)] << " p " << matrix_case.setting.probability
        << ", batch " << matrix_case.batch << ", T " << temperature << (penalties ? ", penalties" : "")

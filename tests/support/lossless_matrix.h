@@ -49,9 +49,10 @@ enum class Disturbance {
   kChunks,      // small chunks mixed with decoding rows, fewer rows than drafted tokens, one arrival a step
   kPreemption,  // pages for little more than the longest sequence
   kTruncation,  // sequences cut at random points
+  kHeld,        // all but the first two requests start on held prompts
 };
 constexpr Disturbance kDisturbances[] = {Disturbance::kNone, Disturbance::kChunks, Disturbance::kPreemption,
-                                         Disturbance::kTruncation};
+                                         Disturbance::kTruncation, Disturbance::kHeld};
 
 struct MatrixCase {
   MatrixSetting setting;
@@ -84,6 +85,9 @@ HarnessOptions matrix_options(const MatrixSetting& setting, const std::vector<Re
 /// coverage is recorded where nothing disturbs the case. @throws Error.
 MatrixRun run_matrix_case(const MatrixCase& matrix_case, const HarnessOptions& base,
                           const std::vector<Request>& requests, const Outputs& plain, Coverage* coverage);
+
+/// Rows of prompts in a run of Disturbance::kHeld whose requests really start on what they may.
+std::int64_t prompt_rows_on_held(const std::vector<Request>& requests);
 
 std::string describe(const MatrixCase& matrix_case, float temperature, bool penalties);
 

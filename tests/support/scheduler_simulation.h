@@ -41,12 +41,25 @@ class Simulation {
     return ids;
   }
 
+  /// Queues a held prompt, which begins as all others do; its id.
+  SeqId hold(int prompt_len) {
+    auto request = std::make_shared<RequestState>();
+    request->id = next_request_++;
+    for (int i = 0; i < prompt_len; ++i) request->prompt.push_back(i);
+    request->hold = true;
+    held_.insert(next_seq_);
+    scheduler_.add(std::make_unique<Sequence>(next_seq_, request, 0, nullptr));
+    return next_seq_++;
+  }
+
   /// Plans and commits a step in which `accept` drafted rows of every sequence are accepted (-1: random).
   StepPlan step(int accept = 0, bool fails = false) {
-    const Ids old_running = running();
+    Ids old_running = running();
+    std::stable_partition(old_running.begin(), old_running.end(), [&](SeqId seq) { return !held_.contains(seq); });
     std::map<SeqId, bool> decoding;
     for (const auto& sequence : scheduler_.running_sequences()) {
-      decoding[sequence->id()] = sequence->len() - kv_.kv_len(sequence->id()) == 1;
+      const bool is_root = sequence->len() - kv_.kv_len(sequence->id()) == 1;
+      decoding[sequence->id()] = is_root && !held_.contains(sequence->id());
     }
     const StepPlan plan = scheduler_.plan();
     check_rows(plan);
@@ -54,6 +67,7 @@ class Simulation {
     for (const auto& sequence : scheduler_.running_sequences()) {
       EXPECT_TRUE(!decoding[sequence->id()] || find(plan, sequence->id()) != nullptr)
           << "decoding sequence " << sequence->id() << " got no row";
+      EXPECT_LT(kv_.kv_len(sequence->id()), sequence->len());
     }
     {
       KvReservation reservation = kv_.reserve(plan);  // throws when the plan counts on pages that are not there
@@ -91,7 +105,7 @@ class Simulation {
       EXPECT_EQ(planned.first_position, kv_.kv_len(planned.seq));
       EXPECT_GE(planned.num_known_rows, 1);
       const int end = planned.first_position + planned.num_known_rows;
-      EXPECT_LE(end, sequence.len());
+      EXPECT_LE(end, sequence.wanted_len());
       EXPECT_EQ(planned.samples, end == sequence.len());
       EXPECT_EQ(planned.is_decoding, planned.samples && planned.num_known_rows == 1 && sequence.num_generated() > 0);
       EXPECT_EQ(planned.max_drafted > 0, planned.max_depth > 0);
@@ -109,16 +123,18 @@ class Simulation {
   }
 
   void check_preemption(const StepPlan& plan, Ids old_running) {
+    bool ran_out = false;
     for (const SeqId seq : plan.preempted) {
-      ASSERT_GT(old_running.size(), 1u) << "the oldest sequence was preempted";
+      ASSERT_TRUE(old_running.size() > 1 || held_.contains(seq)) << "the oldest sequence was preempted";
+      ran_out = ran_out || !held_.contains(seq);
       EXPECT_EQ(seq, old_running.back()) << "not the youngest";
       old_running.pop_back();
-      EXPECT_FALSE(kv_.contains(seq));
+      EXPECT_TRUE(!kv_.contains(seq) || held_.contains(seq));
     }
     const Ids now = running();
     ASSERT_GE(now.size(), old_running.size());
     EXPECT_TRUE(std::equal(old_running.begin(), old_running.end(), now.begin())) << "order of admission changed";
-    EXPECT_TRUE(plan.preempted.empty() || now.size() == old_running.size()) << "admitted while pages ran out";
+    EXPECT_TRUE(!ran_out || now.size() == old_running.size()) << "admitted while pages ran out";
   }
 
   void commit(const StepPlan& plan, KvReservation& reservation, int accept) {
@@ -158,6 +174,7 @@ class Simulation {
   RequestId next_request_ = 0;
   SeqId next_seq_ = 0;
   Ids finished_;
+  std::set<SeqId> held_;
 };
 
 }  // namespace fastspec::test

@@ -153,7 +153,8 @@ class Engine {
   /// Ends a request at the next step; its samples finish with kCancelled. Unknown or finished ids are ignored. Safe
   /// from any thread.
   void cancel(RequestId request);
-  /// True while a request waits or runs. Safe from any thread.
+  /// True while a request waits or runs; a held prompt does until a step finds nothing to compute of it. Safe from any
+  /// thread.
   bool has_work() const;
 
   /// One pass over the running sequences. Returns at once when there is nothing to do. On an asynchronous device (a
@@ -172,7 +173,8 @@ class Engine {
   /// @throws Error(kInvalidArgument) without a drafter or while requests run.
   CostProfile profile();
 
-  /// Changes the row budget to "off", "auto" or "fixed:RHO". What was learned stays. Between requests.
+  /// Changes the row budget to "off", "auto" or "fixed:RHO". What was learned stays. Between requests; prompts may be
+  /// held, but not where costs have still to be measured for "auto".
   /// @throws Error(kInvalidArgument) without a drafter, while requests run or for another text.
   void set_row_budget(const std::string& mode);
 

@@ -53,6 +53,11 @@ struct Request {
   RequestSpeculation speculation;
   /// Whether sparse passes may decode it; unset = where the engine has them.
   std::optional<bool> sparse;
+  /// The prompt is computed and kept until the request is cancelled; nothing is decoded. Requests with equal prompts
+  /// start on its whole pages, as the samples of one request do. It runs, in the sense of max_num_seqs, and gives its
+  /// pages back where other requests could not go on: then it is computed again when there is room and none waits.
+  /// Engine::has_work() is false once nothing is left to compute. Its `speculation` says whether the drafter prepares.
+  bool hold = false;
 };
 
 enum class FinishReason { kNone, kStop, kLength, kCancelled, kError };

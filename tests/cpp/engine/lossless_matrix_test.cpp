@@ -49,6 +49,9 @@ TEST_P(LosslessMatrix, EqualsPlainDecodingBitForBit) {
           SCOPED_TRACE(describe(matrix_case, temperature, penalties));
           const MatrixRun seen = run_matrix_case(matrix_case, {}, requests, plain, reach.coverage_of(matrix_case));
           ASSERT_EQ(difference(plain, seen.outputs), "");
+          if (disturbance == Disturbance::kHeld) {
+            EXPECT_EQ(seen.stats.prompt_rows, prompt_rows_on_held(requests));
+          }
           reach.add(matrix_case, seen);
         }
       }

@@ -265,6 +265,100 @@ TEST(SchedulerTest, RemoveTakesSequencesOutWhereverTheyAre) {
   expect_error(ErrorCode::kInternal, {"sequence 0"}, [&] { scheduler.running(samples[0]); });
 }
 
+// --- held prompts ----------------------------------------------------------------------------------------------------
+
+TEST(SchedulerTest, AHeldPromptIsComputedAndNeverPlannedAgain) {
+  Simulation simulation({.max_num_seqs = 2, .max_batch_rows = 8, .max_tree_nodes = 3, .max_tree_depth = 3}, 20, 4);
+  const SeqId held = simulation.hold(14);
+  for (const int rows : {8, 5}) {
+    const StepPlan plan = simulation.step();
+    ASSERT_EQ(plan.sequences.size(), 1u);
+    EXPECT_EQ(plan.sequences[0].num_known_rows, rows);
+    EXPECT_FALSE(plan.sequences[0].samples);
+  }
+  EXPECT_TRUE(simulation.step().empty());
+  EXPECT_EQ(simulation.kv().kv_len(held), 13);
+  const SeqId other = simulation.submit(3, 9)[0];
+  simulation.step();
+  const StepPlan plan = simulation.step();
+  EXPECT_EQ(plan.sequences.size(), 1u);
+  EXPECT_EQ(Simulation::find(plan, other)->max_drafted, 3);
+  EXPECT_EQ(plan.max_drafted_rows, 7) << "a held prompt claims no rows";
+  EXPECT_EQ(simulation.scheduler().num_held(), 1);
+}
+
+TEST(SchedulerTest, EqualPromptsStartOnAHeldOneAndOthersDoNot) {
+  Simulation simulation({.max_num_seqs = 8, .max_batch_rows = 16}, 40, 4);
+  const SeqId held = simulation.hold(14);
+  const Ids same = simulation.submit(14, 5, 2);  // wait for it
+  const SeqId other = simulation.submit(13, 5)[0];
+  simulation.step();
+  EXPECT_EQ(simulation.running(), (Ids{held, other}));
+  const SeqId second = simulation.hold(14);
+  const StepPlan plan = simulation.step();
+  ASSERT_EQ(plan.shared.size(), 3u);
+  for (const SharedPrefix& shared : plan.shared) {
+    EXPECT_EQ(shared.from, held);
+    EXPECT_EQ(shared.length, 12);
+  }
+  EXPECT_EQ(plan.shared[2].to, second);
+  EXPECT_EQ(Simulation::find(plan, same[0])->num_known_rows, 2);
+  EXPECT_EQ(Simulation::find(plan, second)->num_known_rows, 1);
+  const SeqId late = simulation.submit(13, 5)[0];  // as one that runs, but is not held
+  EXPECT_TRUE(simulation.step().shared.empty());
+  EXPECT_EQ(simulation.kv().kv_len(late), 13);
+}
+
+TEST(SchedulerTest, AHeldPromptGivesWayFirstAndReturnsWhenNobodyElseWaits) {
+  Simulation simulation({.max_num_seqs = 3, .max_batch_rows = 64}, 8, 4);
+  const SeqId held = simulation.hold(12);           // 3 pages
+  const SeqId first = simulation.submit(6, 13)[0];  // 2, of 5 in the end
+  const SeqId young = simulation.submit(7, 12)[0];  // the same
+  StepPlan plan;
+  for (int i = 0; i < 10 && plan.preempted.empty(); ++i) plan = simulation.step();
+  EXPECT_EQ(plan.preempted, Ids{held}) << "though it was admitted first";
+  EXPECT_EQ(simulation.running(), (Ids{first, young}));
+  const SeqId late = simulation.submit(20, 2)[0];
+  while (simulation.finished().size() < 3) {
+    EXPECT_FALSE(simulation.kv().contains(held) && simulation.scheduler().num_waiting() > 0);
+    simulation.step();
+  }
+  EXPECT_EQ(simulation.finished().back(), late);
+  while (!simulation.step().empty()) {
+  }
+  EXPECT_EQ(simulation.kv().kv_len(held), 11);
+}
+
+TEST(SchedulerTest, AHeldPromptGivesItsPlaceOrPagesToARequestThatCannotStart) {
+  Simulation simulation({.max_num_seqs = 2, .max_batch_rows = 64}, 8, 4);
+  const Ids held{simulation.hold(9), simulation.hold(10)};  // all places, 6 pages
+  simulation.step();
+  const SeqId small = simulation.submit(2, 3)[0];
+  EXPECT_EQ(simulation.step().preempted, Ids{held[1]});
+  EXPECT_EQ(simulation.running(), (Ids{held[0], small}));
+  const SeqId large = simulation.submit(31, 1)[0];  // the whole pool
+  simulation.submit(1, 1);
+  EXPECT_TRUE(simulation.step().preempted.empty()) << "it can wait for the one that decodes";
+  while (simulation.finished().size() < 3) simulation.step();
+  EXPECT_EQ((Ids{simulation.finished()[0], simulation.finished()[1]}), (Ids{small, large}));
+  while (!simulation.step().empty()) {
+  }
+  EXPECT_EQ(simulation.scheduler().num_running(), 2) << "both are held again";
+}
+
+TEST(SchedulerTest, HeldPromptsThatDoNotFitTogetherDoNotTakeTurns) {
+  Simulation simulation({.max_num_seqs = 4, .max_batch_rows = 64}, 6, 4);
+  const SeqId held = simulation.hold(14);
+  simulation.hold(15);
+  simulation.step();
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(simulation.step().empty());
+  EXPECT_EQ(simulation.running(), Ids{held});
+  const SeqId other = simulation.submit(3, 2)[0];  // is not held up behind the one that waits
+  simulation.step();
+  simulation.step();
+  EXPECT_EQ(simulation.finished(), Ids{other});
+}
+
 struct RandomCase {
   SchedulerLimits limits;
   int num_pages;
@@ -280,7 +374,13 @@ TEST_P(SchedulerRandomTest, EveryPlanHoldsAndEverythingEnds) {
   int num_submitted = 0;
   int num_preempted = 0;
   int num_shared = 0;
+  Ids held;
+  int num_gave_way = 0;
   int idle = 0;
+  const auto others = [&] {
+    const Scheduler& scheduler = simulation.scheduler();
+    return scheduler.num_running() + scheduler.num_waiting() - scheduler.num_held();
+  };
   for (int step = 0; step < 3000 && !::testing::Test::HasFailure(); ++step) {
     if (simulation.scheduler().num_waiting() < 4 && simulation.below(3) == 0) {
       const int prompt_len = 1 + simulation.below(capacity / 2);
@@ -288,21 +388,32 @@ TEST_P(SchedulerRandomTest, EveryPlanHoldsAndEverythingEnds) {
       const int max_tokens = 1 + simulation.below(std::min(capacity - prompt_len, 40));
       num_submitted += static_cast<int>(simulation.submit(prompt_len, max_tokens, n, simulation.below(10)).size());
     }
-    const bool has_work = simulation.scheduler().has_work();
+    if (simulation.scheduler().num_held() < 3 && simulation.below(20) == 0) {
+      held.push_back(simulation.hold(1 + simulation.below(capacity / 2)));
+    }
+    const bool has_work = others() > 0;
     const StepPlan plan = simulation.step(-1, simulation.below(10) == 0);
-    ASSERT_EQ(plan.empty(), !has_work) << "nobody runs although there is work";
-    num_preempted += static_cast<int>(plan.preempted.size());
+    ASSERT_TRUE(!plan.empty() || !has_work) << "nobody runs although there is work";
+    for (const SeqId seq : plan.preempted) {
+      ++(std::find(held.begin(), held.end(), seq) == held.end() ? num_preempted : num_gave_way);
+    }
     num_shared += static_cast<int>(plan.shared.size());
     if (simulation.below(50) == 0 && !simulation.running().empty()) {
-      simulation.scheduler().remove(simulation.running().back());  // cancelled
-      --num_submitted;
+      const SeqId seq = simulation.running().back();
+      simulation.scheduler().remove(seq);  // cancelled
+      if (std::erase(held, seq) == 0) --num_submitted;
     }
   }
-  while (simulation.scheduler().has_work() && !::testing::Test::HasFailure()) {
+  while (others() > 0 && !::testing::Test::HasFailure()) {
     simulation.step(-1);
     ASSERT_LT(++idle, 20'000) << "no end in sight";
   }
   EXPECT_EQ(static_cast<int>(simulation.finished().size()), num_submitted);
+  while (!simulation.step().empty()) ASSERT_LT(++idle, 20'000) << "held prompts take turns";
+  for (const SeqId seq : held) {
+    EXPECT_EQ(simulation.scheduler().remove(seq)->stats.completion_tokens, 0);
+  }
+  EXPECT_GT(num_gave_way, 0);
   EXPECT_EQ(simulation.kv().num_free_pages(), num_pages);
   EXPECT_GT(simulation.finished().size(), 50u);
   EXPECT_TRUE(num_preempted > 0 || num_pages > 100);

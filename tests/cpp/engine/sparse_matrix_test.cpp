@@ -144,12 +144,15 @@ TEST(SparseMatrix, TogetherPreemptedInChunksAndTruncatedEqualsPlainDecoding) {
   const std::vector<Request> requests = matrix_requests(8, 0.7f, true);
   const Outputs plain = run_plain_alone(sparse_base(12, 0), requests);
   for (const MatrixSetting& setting : sparse_settings()) {
-    for (const Disturbance disturbance : {Disturbance::kNone, Disturbance::kChunks}) {
+    for (const Disturbance disturbance : {Disturbance::kNone, Disturbance::kChunks, Disturbance::kHeld}) {
       const MatrixCase one{setting, 8, disturbance};
       SCOPED_TRACE(describe(one, 0.7f, true));
       const HarnessOptions base = sparse_base(12, disturbance == Disturbance::kNone ? 0 : 3);
       const MatrixRun seen = run_matrix_case(one, base, requests, plain, nullptr);
       ASSERT_EQ(difference(plain, seen.outputs), "");
+      if (disturbance == Disturbance::kHeld) {
+        EXPECT_EQ(seen.stats.prompt_rows, prompt_rows_on_held(requests));
+      }
       confirmed += seen.stats.sparse.confirmed_tokens;
       taken_back += seen.stats.sparse.taken_back_tokens;
     }
