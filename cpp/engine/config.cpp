@@ -219,10 +219,7 @@ std::string SparseConfig::selector_text() const {
 }
 
 void SparseConfig::set_guarantee(const std::string& text) {
-  if (text != "exact" && text != "sparse") {
-    fail(ErrorCode::kInvalidArgument, "guarantee \"", text, "\": expected exact or sparse");
-  }
-  guarantee = text == "sparse" ? Guarantee::kSparse : Guarantee::kExact;
+  guarantee = parse_guarantee(text);
 }
 
 namespace {

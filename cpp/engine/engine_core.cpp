@@ -125,7 +125,7 @@ std::shared_ptr<RequestState> EngineCore::make_request_state(const Request& requ
     log(LogLevel::kWarning, "a request asks for sparse passes, but this engine was made without: it decodes densely");
   }
   state->wants_sparse = request.sparse.value_or(true) && parts_.selector != nullptr;
-  if (state->wants_sparse) state->guarantee = config_.sparse.guarantee;
+  if (state->wants_sparse) state->guarantee = request.guarantee.value_or(config_.sparse.guarantee);
   return state;
 }
 
@@ -145,6 +145,11 @@ void EngineCore::check_request(const RequestState& state, const Request& request
          ", of a request with hold, which has no samples, it is 1");
   }
   if (state.prompt.empty()) fail(ErrorCode::kInvalidArgument, "the prompt is empty");
+  if (state.wants_sparse && state.guarantee == Guarantee::kExact && config_.sparse.guarantee == Guarantee::kSparse) {
+    fail(ErrorCode::kInvalidArgument, "guarantee is exact, but this engine keeps no rows for tokens that a dense pass ",
+         "confirms: make it with sparse.guarantee exact and let requests ask for sparse, or turn sparse off in this "
+         "one");
+  }
   check_ids("the prompt", state.prompt, itself);
   check_ids("stop_token_ids", request.sampling.stop_token_ids, itself);
   check_ids("logit_bias", state.logit_bias, [](const LogitBias& bias) { return bias.token; });

@@ -55,4 +55,11 @@ const char* to_string(Guarantee guarantee) noexcept {
   return guarantee == Guarantee::kExact ? "exact" : "sparse";
 }
 
+Guarantee parse_guarantee(const std::string& text) {
+  for (const Guarantee guarantee : {Guarantee::kExact, Guarantee::kSparse}) {
+    if (text == to_string(guarantee)) return guarantee;
+  }
+  fail(ErrorCode::kInvalidArgument, "guarantee \"", text, "\": expected exact or sparse");
+}
+
 }  // namespace fastspec

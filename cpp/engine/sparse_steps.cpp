@@ -29,8 +29,8 @@ void SparseSteps::decide(std::span<const std::unique_ptr<Sequence>> running, con
     if (!decodes || !sequence->request().wants_sparse) continue;
     if (bypass_ && keys <= config_.kv_budget) continue;
     const int unrefreshed = keys - kv.dense_len(seq);
-    if (config_.guarantee == Guarantee::kSparse && config_.refresh_interval > 0 &&
-        unrefreshed >= config_.refresh_interval) {
+    const bool refreshes = sequence->request().guarantee == Guarantee::kSparse && config_.refresh_interval > 0;
+    if (refreshes && unrefreshed >= config_.refresh_interval) {
       record.refreshes = true;
     } else if (!is_dense_due(*sequence, keys, num_running, cost)) {
       record.next = KvMode::kSparse;
@@ -40,7 +40,7 @@ void SparseSteps::decide(std::span<const std::unique_ptr<Sequence>> running, con
 
 bool SparseSteps::is_dense_due(const Sequence& sequence, int keys, int num_running, const CostModel& cost) const {
   if (sequence.sparse.dense_is_due || !selector_->is_ready(sequence.id())) return true;
-  if (config_.guarantee == Guarantee::kSparse) return false;
+  if (sequence.request().guarantee == Guarantee::kSparse) return false;
   int run = std::min(config_.refresh_interval, max_provisional_);
   if (config_.refresh_interval == 0) {
     const bool has_costs = !cost.parameters().linear.counts.empty();

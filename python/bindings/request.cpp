@@ -99,6 +99,7 @@ add_special_tokens: apply the tokenizer's post-processor (a leading BOS, for ins
 sampling: SamplingParams
 speculation: RequestSpeculation
 sparse: whether sparse passes may decode it; None = where the engine has them
+guarantee: "exact" or "sparse", of sparse passes; None = the engine's. "exact" takes an engine that was made for it
 hold: compute the prompt and keep it until the request is cancelled, decoding nothing: requests with equal prompts start
     on it. Gives its pages back where others lack some)");
   request.field("prompt", &Request::prompt, "str")
@@ -107,6 +108,16 @@ hold: compute the prompt and keep it until the request is cancelled, decoding no
       .field("sampling", &Request::sampling, "SamplingParams")
       .field("speculation", &Request::speculation, "RequestSpeculation")
       .field("sparse", &Request::sparse, "bool or None")
+      .property(
+          "guarantee", "str or None",
+          [](const Request& self) -> py::object {
+            if (!self.guarantee) return py::none();
+            return py::str(to_string(*self.guarantee));
+          },
+          [](Request& self, const py::object& value) {
+            const auto text = from_python<std::optional<std::string>>(value);
+            self.guarantee = text ? std::optional(parse_guarantee(*text)) : std::nullopt;
+          })
       .field("hold", &Request::hold, "bool")
       .finish_options();
 }

@@ -200,6 +200,7 @@ class Request:
     sampling: SamplingParams
     speculation: RequestSpeculation
     sparse: bool | None
+    guarantee: str | None
     hold: bool
     def __init__(
         self,
@@ -210,6 +211,7 @@ class Request:
         sampling: SamplingParams = ...,
         speculation: RequestSpeculation = ...,
         sparse: bool | None = None,
+        guarantee: str | None = None,
         hold: bool = False,
     ) -> None: ...
 

@@ -159,6 +159,7 @@ class LLM:
         *,
         speculation: RequestSpeculation | None = None,
         sparse: bool | None = None,
+        guarantee: str | None = None,
         add_special_tokens: bool = True,
         progress: bool = True,
     ) -> list[RequestOutput]:
@@ -171,6 +172,7 @@ class LLM:
             sampling_params: one for all, or one for each prompt. None = SamplingParams().
             speculation: switches for these requests; None = the engine's.
             sparse: whether sparse passes may decode them; None = where the engine has them.
+            guarantee: "exact" or "sparse", of sparse passes; None = the engine's. One made for "exact" gives either.
             add_special_tokens: for text: apply the tokenizer's post-processor (a leading BOS, for instance).
             progress: show a progress bar with tokens/s and the acceptance length.
 
@@ -184,7 +186,7 @@ class LLM:
         listed = _as_list(prompts)
         params = _one_each(sampling_params, len(listed))
         requests = [
-            self._request(prompt, param, speculation, sparse, add_special_tokens)
+            self._request(prompt, param, speculation, sparse, guarantee, add_special_tokens)
             for prompt, param in zip(listed, params, strict=True)
         ]
         results = [
@@ -200,6 +202,7 @@ class LLM:
         *,
         speculation: RequestSpeculation | None = None,
         sparse: bool | None = None,
+        guarantee: str | None = None,
         progress: bool = True,
         **template_arguments: Any,
     ) -> list[RequestOutput]:
@@ -210,6 +213,7 @@ class LLM:
             sampling_params: one for all, or one for each conversation. None = SamplingParams().
             speculation: switches for these requests; None = the engine's.
             sparse: whether sparse passes may decode them; None = where the engine has them.
+            guarantee: "exact" or "sparse", of sparse passes; None = the engine's. One made for "exact" gives either.
             progress: show a progress bar.
             **template_arguments: variables of the model's chat template, enable_thinking=False or tools=[...] for
                 instance.
@@ -227,7 +231,7 @@ class LLM:
         results: list[RequestOutput] = []
         for conversation, param in zip(conversations, params, strict=True):
             text = self.chat_template.render(conversation, **template_arguments)
-            requests.append(self._request(text, param, speculation, sparse, add_special_tokens=False))
+            requests.append(self._request(text, param, speculation, sparse, guarantee, add_special_tokens=False))
             results.append(_empty_output(text, requests[-1]))
         return self._run(requests, results, progress)
 
@@ -238,6 +242,7 @@ class LLM:
         *,
         speculation: RequestSpeculation | None = None,
         sparse: bool | None = None,
+        guarantee: str | None = None,
         add_special_tokens: bool = True,
     ) -> TokenStream:
         """Generates for one prompt, delta by delta.
@@ -249,7 +254,9 @@ class LLM:
             InvalidArgumentError: at once, for a prompt or parameter that can never run.
         """
         params = sampling_params if sampling_params is not None else SamplingParams()
-        return TokenStream(self._loop, self._request(prompt, params, speculation, sparse, add_special_tokens))
+        return TokenStream(
+            self._loop, self._request(prompt, params, speculation, sparse, guarantee, add_special_tokens)
+        )
 
     def stream_chat(
         self,
@@ -258,11 +265,14 @@ class LLM:
         *,
         speculation: RequestSpeculation | None = None,
         sparse: bool | None = None,
+        guarantee: str | None = None,
         **template_arguments: Any,
     ) -> TokenStream:
         """Answers one conversation, delta by delta; arguments of chat(), result of stream()."""
         text = self.chat_template.render(messages, **template_arguments)
-        return self.stream(text, sampling_params, speculation=speculation, sparse=sparse, add_special_tokens=False)
+        return self.stream(
+            text, sampling_params, speculation=speculation, sparse=sparse, guarantee=guarantee, add_special_tokens=False
+        )
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -288,6 +298,7 @@ class LLM:
         params: SamplingParams,
         speculation: RequestSpeculation | None,
         sparse: bool | None,
+        guarantee: str | None,
         add_special_tokens: bool,
     ) -> Request:
         if isinstance(prompt, str):
@@ -304,6 +315,7 @@ class LLM:
             sampling=params,
             speculation=speculation if speculation is not None else RequestSpeculation(),
             sparse=sparse,
+            guarantee=guarantee,
         )
 
     def _run(self, requests: list[Request], results: list[RequestOutput], progress: bool) -> list[RequestOutput]:

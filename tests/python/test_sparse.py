@@ -91,6 +91,18 @@ def test_the_sparse_guarantee_says_so(tiny_model_dir: Path) -> None:
         assert stats.confirmed_tokens == 0
 
 
+def test_a_request_may_ask_for_the_other_guarantee(tiny_model_dir: Path) -> None:
+    with sparse_llm(tiny_model_dir) as exact, sparse_llm(tiny_model_dir, guarantee="sparse") as sparse:
+        expected = sparse.generate(PROMPT, PARAMS, progress=False)[0].outputs[0]
+        seen = exact.generate(PROMPT, PARAMS, guarantee="sparse", progress=False)[0].outputs[0]
+        assert seen.guarantee is Guarantee.SPARSE
+        assert seen.token_ids == expected.token_ids
+        with pytest.raises(InvalidArgumentError, match=r"sparse\.guarantee exact"):
+            sparse.generate(PROMPT, PARAMS, guarantee="exact", progress=False)
+        with pytest.raises(InvalidArgumentError, match="Request.guarantee: .*exact or sparse"):
+            exact.stream(PROMPT, PARAMS, guarantee="near")
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -45,6 +45,12 @@ struct RequestSpeculation {
   std::optional<int> max_draft_tokens;
 };
 
+/// What is promised about an output. kExact: the tokens of plain decoding with the same seed.
+enum class Guarantee { kExact, kSparse };
+const char* to_string(Guarantee guarantee) noexcept;
+/// The inverse. @throws Error(kInvalidArgument) for another text.
+Guarantee parse_guarantee(const std::string& text);
+
 struct Request {
   std::string prompt;  // used when prompt_token_ids is empty
   std::vector<TokenId> prompt_token_ids;
@@ -53,6 +59,9 @@ struct Request {
   RequestSpeculation speculation;
   /// Whether sparse passes may decode it; unset = where the engine has them.
   std::optional<bool> sparse;
+  /// Of sparse passes; unset = the engine's. kExact takes an engine that was made for it: the rows of dense passes that
+  /// confirm are planned with its memory.
+  std::optional<Guarantee> guarantee;
   /// The prompt is computed and kept until the request is cancelled; nothing is decoded. Requests with equal prompts
   /// start on its whole pages, as the samples of one request do. It runs, in the sense of max_num_seqs, and gives its
   /// pages back where other requests could not go on: then it is computed again when there is room and none waits.
@@ -64,10 +73,6 @@ enum class FinishReason { kNone, kStop, kLength, kCancelled, kError };
 
 /// "", "stop", "length", "cancelled", "error".
 const char* to_string(FinishReason reason) noexcept;
-
-/// What is promised about an output. kExact: the tokens of plain decoding with the same seed.
-enum class Guarantee { kExact, kSparse };
-const char* to_string(Guarantee guarantee) noexcept;
 
 struct TokenLogprob {
   TokenId token = 0;

@@ -9,6 +9,7 @@
 #include "backend/intercepted_ops.h"
 #include "base/check.h"
 #include "support/engine_harness.h"
+#include "support/expect_error.h"
 
 namespace fastspec::testing {
 namespace {
@@ -370,6 +371,46 @@ TEST(SparseModes, ARequestMayDeclineAndTheOthersDoNotFeelIt) {
   }
   EXPECT_EQ(seen[5].guarantee, Guarantee::kSparse);
   EXPECT_NE(seen[5].tokens, plain[5].tokens);
+}
+
+TEST(SparseModes, GuaranteesAreOfRequestsOnAnEngineMadeForTheExactOne) {
+  for (const int interval : {0, 4}) {
+    std::vector<Request> requests = some_requests();
+    requests[1].guarantee = requests[2].guarantee = Guarantee::kSparse;
+    requests[3].guarantee = Guarantee::kExact;
+    const Outputs plain = run_plain_alone(sparse_options(Guarantee::kExact, 8), requests);
+    Outputs alone;  // of engines made for the other one
+    for (const int i : {1, 2}) {
+      const auto engine = make_engine(sparse_options(Guarantee::kSparse, 8, interval));
+      for (WholeOutput& output : run(*engine, {requests[i]})) alone.push_back(std::move(output));
+    }
+    const auto engine = make_engine(sparse_options(Guarantee::kExact, 8, interval));
+    const Outputs seen = run(*engine, requests);
+    EXPECT_EQ(difference({plain[0], plain[5]}, {seen[0], seen[5]}), "");
+    EXPECT_EQ(difference(alone, {seen[1], seen[2], seen[3], seen[4]}), "");
+    EXPECT_NE(seen[4].tokens, plain[4].tokens);
+    for (const int i : {0, 5}) {
+      EXPECT_EQ(seen[i].guarantee, Guarantee::kExact);
+      EXPECT_GT(seen[i].stats.sparse.sparse_passes, 0);
+      EXPECT_GT(seen[i].stats.sparse.confirmed_tokens + seen[i].stats.sparse.taken_back_tokens, 0);
+      EXPECT_EQ(seen[i].stats.sparse.refreshes, 0);
+    }
+    for (const int i : {1, 2, 3, 4}) {
+      EXPECT_EQ(seen[i].guarantee, Guarantee::kSparse);
+      EXPECT_EQ(seen[i].stats.sparse.refreshes > 0, interval > 0);
+      EXPECT_EQ(seen[i].stats.sparse.confirmed_tokens + seen[i].stats.sparse.taken_back_tokens, 0);
+    }
+    engine->check_invariants();
+  }
+}
+
+TEST(SparseModes, AnEngineMadeForTheSparseGuaranteeRefusesTheExactOne) {
+  const auto engine = make_engine(sparse_options(Guarantee::kSparse, 8));
+  Request request = some_request(0);
+  request.guarantee = Guarantee::kExact;
+  test::expect_error(ErrorCode::kInvalidArgument, {"sparse.guarantee exact"}, [&] { engine->submit(request); });
+  request.sparse = false;  // which is exact anyway
+  EXPECT_EQ(run(*engine, {request})[0].guarantee, Guarantee::kExact);
 }
 
 TEST(SparseModes, ARequestMayAskWhereThereAreNone) {
