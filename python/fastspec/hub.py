@@ -106,6 +106,12 @@ def resolve_drafter(drafter: str | DrafterConfig | None) -> DrafterConfig:
     return DrafterConfig(**{**fields, "model": str(directory)})
 
 
+def expand_selector(selector: str) -> str:
+    """The text of a selector with the home directory in its manifest's path."""
+    kind, colon, manifest = selector.partition(":")
+    return f"{kind}:{Path(manifest).expanduser()}" if manifest else kind + colon
+
+
 def _download(name: str) -> Path:
     try:
         import huggingface_hub

@@ -8,7 +8,6 @@ import reprlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence, Set
 from copy import copy
-from pathlib import Path
 from types import TracebackType
 from typing import Any, SupportsIndex
 
@@ -103,7 +102,9 @@ class LLM:
                 raise InvalidArgumentError(f"{name} has no effect without a drafter")
             setattr(speculation, name, engine_options.pop(name))
         passes = (
-            copy(sparse) if isinstance(sparse, SparseConfig) else SparseConfig(selector=_expanded(sparse or "none"))
+            copy(sparse)
+            if isinstance(sparse, SparseConfig)
+            else SparseConfig(selector=hub.expand_selector(sparse or "none"))
         )
         for name in [name for name in _SPARSE_OPTIONS if name in engine_options]:
             if not passes.enabled and speculation.drafter.kind != "self_sparse":
@@ -395,12 +396,6 @@ class TokenStream(Iterator[StreamDelta]):
         """close(), for a stream that was dropped half read."""
         if hasattr(self, "_channel"):
             self.close()
-
-
-def _expanded(selector: str) -> str:
-    """The text of a selector with the home directory in its manifest's path."""
-    kind, colon, manifest = selector.partition(":")
-    return f"{kind}:{Path(manifest).expanduser()}" if manifest else kind + colon
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

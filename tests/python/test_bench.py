@@ -17,9 +17,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fastspec import Engine, EngineConfig
 from fastspec.bench import peer
 from fastspec.bench.__main__ import main
-from fastspec.bench.engine import ModelSide
+from fastspec.bench.engine import HeldPrompts, ModelSide
 from fastspec.bench.row_budget import interval
 from fastspec.bench.sides import Point, Result, Run, first_difference, measure
+from fastspec.bench.sparse import sparse_notes
 from fastspec.bench.trace import trace_json, trace_text, try_trace
 
 
@@ -75,6 +76,73 @@ def test_intervals_are_of_paired_runs() -> None:
     assert [low, middle, high] == pytest.approx([1.1, 1.1, 1.1])
     low, middle, high = interval(result("auto", [1.0, 1.1, 1.2]), result("plain", [1.0] * 3))
     assert (low, middle, high) == pytest.approx((0.8746, 1.0970, 1.3759), abs=1e-4)
+
+
+def test_sparse_variants_take_turns_on_one_engine(tiny_model_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--model", tiny_model_dir, "--device", "cpu:reference", "--drafter", "ngram", "--batch", 3]
+    options += ["--context", 64, "--max-tokens", 24, "--repeat", 2, "--rate", 0.1, "--sparse", "history"]
+    options += ["--kv-budget", 24, "--sparse-variants", "plain,dense,sparse,exact,self"]
+    found = run_json(capsys, *options)
+    point = found["points"][0]
+    sides = point["sides"]
+    assert list(sides) == ["plain", "dense", "sparse", "exact", "self"]
+    assert found["sparse"] == "history, 24 keys"
+    notes = {name: side["sparse"] for name, side in sides.items()}
+    assert {name: seen["guarantee"] for name, seen in notes.items()} == dict.fromkeys(sides, "exact") | {
+        "sparse": "sparse"
+    }
+    for name in ("dense", "exact", "self"):
+        assert point["differences"][name] is None, "no token depends on them"
+    for name in ("plain", "dense"):
+        assert notes[name]["sparse_passes"] == 0
+        assert notes[name]["kv_bytes_read"] == notes[name]["kv_bytes_dense"] > 0
+        assert notes[name]["mean_mass"] is notes[name]["agreement"] is None
+    assert notes["sparse"]["sparse_passes"] > 0
+    assert notes["sparse"]["kv_bytes_read"] < notes["sparse"]["kv_bytes_dense"]
+    assert 0 < notes["sparse"]["mean_mass"] <= 1
+    assert notes["sparse"]["agreement"] is None
+    assert sides["plain"]["acceptance_length"] == 1
+    over = point["sparse_over"]
+    assert {name: list(ratios) for name, ratios in over.items()} == {
+        "dense": ["plain"],
+        **{name: ["plain", "dense"] for name in ("sparse", "exact", "self")},
+    }
+    for low, middle, high in (ratio for ratios in over.values() for ratio in ratios.values()):
+        assert low <= middle <= high
+    assert main([str(option) for option in options]) == 0
+    out = capsys.readouterr().out
+    assert "exact over dense" in out
+    assert "sparse: guarantee sparse" in out
+
+
+def test_agreement_is_of_what_dense_passes_drew_again() -> None:
+    counts = {"sparse_passes": 5, "dense_passes": 2, "refreshes": 0, "kv_bytes_read": 9, "kv_bytes_dense": 21}
+    drawn = {"confirmed_tokens": 6, "taken_back_tokens": 2}
+    stats: Any = SimpleNamespace(**counts, **drawn, mass_passes=5, mean_mass=0.75)
+    assert sparse_notes(stats, "exact") == {"guarantee": "exact", **counts, "mean_mass": 0.75, "agreement": 0.75}
+
+
+def test_prompts_of_a_point_are_computed_once(tiny_model_dir: Path) -> None:
+    engine = Engine(EngineConfig(model=str(tiny_model_dir), max_num_seqs=4))
+    held = HeldPrompts(engine, lambda point: [[i, *range(3, 2 + point.context)] for i in range(point.batch)])
+    sides = [ModelSide(held, 6), ModelSide(held, 6)]
+    point = Point(2, 65)
+    for side in sides:
+        side.prepare(point)
+    assert engine.stats().sequences_running == 2
+    engine.reset_stats()
+    first = sides[0]._decode_first_tokens(6)  # of 65 tokens 64 lie in whole pages
+    assert engine.stats().prompt_rows == 2
+    for request in first[0]:
+        engine.cancel(request)
+    while engine.has_work():
+        engine.step()
+    runs = [side.run() for side in sides]
+    assert first_difference(*runs) is None
+    sides[0].finish()
+    assert engine.stats().sequences_running == 2
+    sides[1].finish()
+    assert engine.stats().sequences_running == engine.stats().pages_used == 0
 
 
 def test_a_random_block_drafter_is_cut(shape: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,13 +211,14 @@ def test_kernels_of_a_cpu_are_not_traced(shape: str, tiny_model_dir: Path, capsy
     assert "trace" not in found["points"][0]["sides"]["plain"]
 
     engine = Engine(EngineConfig(model=str(tiny_model_dir)))
-    side = ModelSide(engine, lambda point: [[1, 2, 3]] * point.batch, 4)
+    side = ModelSide(HeldPrompts(engine, lambda point: [[1, 2, 3]] * point.batch), 4)
     reason = try_trace(lambda: side.trace(Point(2, 3), 2))
     assert isinstance(reason, str)
     assert "no kernels" in reason
     assert trace_json(reason) == {"not_traced": reason}
     assert reason in trace_text(Point(2, 3), "plain", reason)
     assert not engine.has_work()  # what was not traced was not begun
+    assert engine.stats().pages_used == 0
 
 
 def test_a_trace_as_json() -> None:
@@ -269,6 +338,26 @@ def test_importing_brings_no_torch() -> None:
         (["--shape", "qwen3-8b", "--trace-steps", "-1"], "--trace-steps"),
         (["--model", "nowhere", "--synthetic-rows", "2"], "--shape"),
         (["--shape", "qwen3-8b", "--device", "cpu:reference", "--compare", "transformers"], "cpu:reference"),
+        (["--model", "nowhere", "--sparse", "history"], "--sparse-variants"),
+        (["--model", "nowhere", "--sparse", "history", "--sparse-variants", "plain,quick"], "quick"),
+        (["--model", "nowhere", "--sparse", "history", "--sparse-variants", "self,self"], "twice"),
+        (["--model", "nowhere", "--sparse", "history", "--sparse-variants", "plain,exact"], "--drafter"),
+        (["--shape", "qwen3-8b", "--sparse", "history", "--sparse-variants", "self"], "--model"),
+        (
+            [
+                "--model",
+                "nowhere",
+                "--drafter",
+                "ngram",
+                "--row-budgets",
+                "full",
+                "--sparse",
+                "quest",
+                "--sparse-variants",
+                "self",
+            ],
+            "cannot be",
+        ),
     ],
 )
 def test_refusals(options: list[str], word: str, capsys: pytest.CaptureFixture[str]) -> None:

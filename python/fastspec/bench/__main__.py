@@ -25,15 +25,23 @@ from fastspec import (
     InvalidArgumentError,
     ShapeBenchmark,
     ShapeBenchmarkConfig,
+    SparseConfig,
     SpeculationConfig,
     hub,
     plotting,
 )
 from fastspec.bench import report
-from fastspec.bench.engine import ModelSide, ShapeSide
+from fastspec.bench.engine import HeldPrompts, ModelSide, ShapeSide
 from fastspec.bench.prompts import passage_prompts, real_prompts
-from fastspec.bench.row_budget import calibration_json, calibration_text, draw_calibration, parse_variants
-from fastspec.bench.sides import Point, Side, measure
+from fastspec.bench.row_budget import (
+    budget_way,
+    calibration_json,
+    calibration_text,
+    draw_calibration,
+    parse_variants,
+)
+from fastspec.bench.sides import PLAIN, Point, Side, Way, measure
+from fastspec.bench.sparse import sparse_ways
 from fastspec.bench.trace import HEADING, trace_json, trace_text, try_trace
 
 _PASSAGE = (
@@ -93,6 +101,15 @@ def _parser() -> argparse.ArgumentParser:
         type=parse_variants,
         help="variants that take turns on one engine: plain,full,fixed:0.5,auto; with --drafter or --synthetic-rows",
     )
+    how.add_argument(
+        "--sparse", help="with --model: sparse passes, as LLM() takes them: history, quest, dustin:MANIFEST"
+    )
+    how.add_argument("--kv-budget", type=_tokens, default=SparseConfig().kv_budget, help="cached keys that these read")
+    how.add_argument(
+        "--sparse-variants",
+        help="variants that take turns on one engine: plain,dense,sparse,exact,self (dense, sparse and exact draft; "
+        "sparse passes are shown at once in sparse and confirmed in exact and self); with --sparse",
+    )
     how.add_argument("--reliability", type=Path, help="with these: picture of calibrated chances, .png, .pdf or .svg")
     how.add_argument("--minutes", type=float, help="for all points: runs are left out, first those of the last points")
     how.add_argument("--cpu-time", action="store_true", help="with --model on a CPU that others use: count CPU seconds")
@@ -134,6 +151,15 @@ def _run(options: argparse.Namespace) -> None:
         options.trace_steps = 0
     if options.row_budgets and not (options.synthetic_rows if options.shape else options.drafter != "none"):
         raise InvalidArgumentError("--row-budgets: needs --drafter, or with --shape --synthetic-rows")
+    if bool(options.sparse) != bool(options.sparse_variants):
+        raise InvalidArgumentError("--sparse and --sparse-variants: give both")
+    if options.sparse and (options.shape or options.row_budgets):
+        raise InvalidArgumentError("--sparse-variants belong to --model, and cannot be had with --row-budgets")
+    ways = sparse_ways(options.sparse_variants) if options.sparse else []
+    if options.drafter == "none" and any(way.speculative for way in ways):
+        raise InvalidArgumentError(
+            f"--sparse-variants {options.sparse_variants}: dense, sparse and exact need --drafter"
+        )
     if options.reliability and not options.row_budgets:
         raise InvalidArgumentError("--reliability: calibration is of the row budget, give --row-budgets")
     if options.reliability:
@@ -159,6 +185,7 @@ def _run(options: argparse.Namespace) -> None:
         "dflash_layers": options.dflash_layers or None,
         "temperature": options.temperature,
         "row_budgets": ", ".join(options.row_budgets) if options.row_budgets else None,
+        "sparse": f"{options.sparse}, {options.kv_budget} keys" if options.sparse else None,
         "clock": "CPU time" if options.cpu_time else "wall",
     }
     if not options.json:
@@ -286,12 +313,15 @@ def _model_sides(options: argparse.Namespace) -> list[Side]:
             device=options.device,
             dtype=options.dtype,
             num_threads=options.num_threads,
-            max_num_seqs=max(point.batch for point in options.points),
+            max_num_seqs=2 * max(point.batch for point in options.points),  # half of them held
             max_batch_rows=options.max_batch_rows,
             max_model_len=max(point.context for point in options.points) + options.max_tokens,
             speculation=SpeculationConfig(drafter=drafter),
+            sparse=SparseConfig(selector=hub.expand_selector(options.sparse or "none"), kv_budget=options.kv_budget),
         )
     )
+    if "auto" in (options.row_budgets or []):
+        engine.set_row_budget("auto")  # measures costs, for which no prompt may be held
     options.dtype = engine.info.dtype
     if options.prompts:
         prompts = real_prompts(options.prompts, engine.info.vocab_size)
@@ -299,17 +329,10 @@ def _model_sides(options: argparse.Namespace) -> list[Side]:
         prompts = passage_prompts(
             engine.tokenizer, options.prompt_file.read_text() if options.prompt_file else _PASSAGE
         )
-    make = partial(
-        ModelSide,
-        engine,
-        prompts,
-        options.max_tokens,
-        temperature=options.temperature,
-        clock=time.process_time if options.cpu_time else time.perf_counter,
-    )
-    sides: list[Side] = [make(variant=variant) for variant in options.row_budgets or []] or [make()]
-    if options.drafter != "none" and not options.row_budgets:
-        sides.append(make(speculative=True))
+    held = HeldPrompts(engine, prompts, time.process_time if options.cpu_time else time.perf_counter)
+    sides: list[Side] = [
+        ModelSide(held, options.max_tokens, way, temperature=options.temperature) for way in _ways_of(options, engine)
+    ]
     if options.compare:
         from fastspec.bench import peer
 
@@ -317,6 +340,19 @@ def _model_sides(options: argparse.Namespace) -> list[Side]:
         # The first token comes with the prompt.
         sides.append(peer.TransformersSide(model, options.max_tokens - 1, options.repeat, prompts, _ways(options)))
     return sides
+
+
+def _ways_of(options: argparse.Namespace, engine: Engine) -> list[Way]:
+    """The ways in which the engine decodes, taking turns."""
+    if options.row_budgets:
+        return [budget_way(variant) for variant in options.row_budgets]
+    if options.sparse:
+        return sparse_ways(options.sparse_variants)
+    if options.drafter == "none":
+        return [Way(PLAIN)]
+    # Of an engine without --sparse only self_sparse has sparse passes.
+    drafter = options.drafter.partition(":")[0]
+    return [Way(PLAIN), Way(drafter, speculative=True, sparse=engine.info.selector != "none")]
 
 
 def _ways(options: argparse.Namespace) -> list[str]:

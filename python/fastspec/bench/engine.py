@@ -16,11 +16,14 @@ from fastspec._fastspec import (
     ShapePoint,
     StepTrace,
 )
-from fastspec.bench.row_budget import PLAIN, budget_notes, row_budget
-from fastspec.bench.sides import Point, Run
-from fastspec.errors import FastSpecError
+from fastspec.bench.row_budget import budget_notes, row_budget
+from fastspec.bench.sides import PLAIN, Point, Run, Way
+from fastspec.bench.sparse import sparse_notes
+from fastspec.errors import FastSpecError, OutOfMemoryError
 
 _VERBS = ("plan", "draft", "budget", "verify", "accept", "commit", "emit")
+
+_PLAIN = Way(PLAIN)
 
 Prompts = Callable[[Point], list[list[int]]]
 
@@ -37,8 +40,8 @@ def step_notes(stats: EngineStats) -> dict[str, object]:
     }
 
 
-def _variant_notes(variant: str | None, stats: EngineStats) -> dict[str, object]:
-    return {**step_notes(stats), **({} if variant in (None, PLAIN) else {"row_budget": budget_notes(stats.budget)})}
+def _notes(budget: str | None, stats: EngineStats) -> dict[str, object]:
+    return {**step_notes(stats), **({} if budget is None else {"row_budget": budget_notes(stats.budget)})}
 
 
 class ShapeSide:
@@ -52,7 +55,8 @@ class ShapeSide:
         """
         speculative = variant != PLAIN if variant else speculative
         self.name = variant or ("SYNTHETIC speculation" if speculative else PLAIN)
-        self._variant = variant
+        self._budget = row_budget(variant) if variant else None
+        self._whole_warmup = variant is not None
         self._benchmark = benchmark
         self._steps = steps
         self._speculative = speculative
@@ -63,7 +67,7 @@ class ShapeSide:
         """One step, in which graphs are recorded and buffers grow; a whole run where a row budget makes more shapes."""
         self._point = point
         self._set_row_budget()
-        steps = self._steps if self._variant else 1
+        steps = self._steps if self._whole_warmup else 1
         self._benchmark.measure(point.batch, point.context, steps, 1, self._speculative)
 
     def run(self) -> Run:
@@ -75,9 +79,8 @@ class ShapeSide:
         return Run(self._last.median_milliseconds, stats.generated_tokens / stats.steps)
 
     def _set_row_budget(self) -> None:
-        budget = row_budget(self._variant) if self._variant else None
-        if budget:
-            self._benchmark.set_row_budget(budget)
+        if self._budget:
+            self._benchmark.set_row_budget(self._budget)
 
     def trace(self, point: Point, steps: int) -> StepTrace:
         """Records `steps` decoding steps from the point on."""
@@ -96,71 +99,102 @@ class ShapeSide:
             "weight_bytes": self._last.weight_bytes,
             "kv_bytes": self._last.kv_bytes,
             "host_gap_ms": self._last.host_gap_milliseconds,
-            **_variant_notes(self._variant, self._last.stats),
+            **_notes(self._budget, self._last.stats),
         }
+
+
+class HeldPrompts:
+    """The prompts of a point, computed once; the engine holds them while the point's sides take turns on it."""
+
+    def __init__(self, engine: Engine, prompts: Prompts, clock: Callable[[], float] = time.perf_counter) -> None:
+        """`prompts` of every point that is asked for."""
+        self.engine = engine
+        self.clock = clock
+        self.seconds = 0.0
+        self._prompts = prompts
+        self._requests: list[int] = []
+        self._users = 0
+
+    def take(self, point: Point) -> list[list[int]]:
+        """Token ids of the prompts; the first who takes them has them computed, in `seconds`.
+
+        Raises:
+            OutOfMemoryError: when the engine cannot hold them together.
+        """
+        prompts = self._prompts(point)
+        self._users += 1
+        if self._users > 1:
+            return prompts
+        start = self.clock()
+        self._requests = [self.engine.submit(Request(prompt_token_ids=ids, hold=True)) for ids in prompts]
+        self._step()
+        self.seconds = self.clock() - start
+        if self.engine.stats().sequences_waiting > 0:
+            raise OutOfMemoryError(f"the cache cannot hold {point.batch} prompts of {point.context} tokens together")
+        return prompts
+
+    def release(self) -> None:
+        """The last who took them lets the engine forget them."""
+        self._users -= 1
+        if self._users > 0:
+            return
+        for request in self._requests:
+            self.engine.cancel(request)
+        self._step()
+
+    def _step(self) -> None:
+        while self.engine.has_work():
+            self.engine.step()
 
 
 class ModelSide:
     """Decoding of a real model after real prompts."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        prompts: Prompts,
-        max_tokens: int,
-        *,
-        speculative: bool = False,
-        variant: str | None = None,
-        temperature: float = 0.0,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        """`max_tokens` a sequence; `speculative` with the engine's drafter, or `variant` of
-        row_budget.parse_variants(). Above temperature 0 every sequence has a seed of its own, the same in all runs.
-        """
-        speculative = variant != PLAIN if variant else speculative
-        self.name = variant or (engine.info.drafter if speculative else PLAIN)
-        self._variant = variant
-        self._temperature = temperature
-        self._clock = clock
-        self._notes: dict[str, object] = {}
-        self._engine = engine
+    def __init__(self, prompts: HeldPrompts, max_tokens: int, way: Way = _PLAIN, *, temperature: float = 0.0) -> None:
+        """`max_tokens` a sequence. Above temperature 0 every sequence has a seed of its own, the same in all runs."""
+        self.name = way.name
         self._prompts = prompts
+        self._engine = prompts.engine
         self._max_tokens = max_tokens
-        self._speculative = speculative
-        self._requests: list[Request] = []
+        self._way = way
+        self._temperature = temperature
+        self._token_ids: list[list[int]] = []
+        self._notes: dict[str, object] = {}
         self._point = Point(0, 0)
-        self._prompt_seconds = 0.0
 
     def prepare(self, point: Point) -> None:
-        """A short run, in which graphs are recorded and buffers grow; a whole one with a row budget."""
+        """A run, in which graphs are recorded and buffers grow: a short one where no variants make more shapes."""
         self._point = point
-        self._requests = self._make_requests(self._max_tokens if self._variant else min(8, self._max_tokens))
-        self.run()
-        self._requests = self._make_requests(self._max_tokens)
+        self._token_ids = self._prompts.take(point)
+        varies = self._way.row_budget is not None or self._way.sparse
+        self._decode(self._max_tokens if varies else min(8, self._max_tokens))
 
     def run(self) -> Run:
-        """Prompts, then decoding, which alone is timed: it begins when every sequence has its first token."""
-        engine = self._engine
-        budget = row_budget(self._variant) if self._variant else None
-        if budget:
-            engine.set_row_budget(budget)
-        start = self._clock()
-        place, token_ids = self._decode_first_tokens()
-        self._prompt_seconds = self._clock() - start
+        """Decoding after the prompts, timed from when every sequence has its first token."""
+        return self._decode(self._max_tokens)
+
+    def _decode(self, max_tokens: int) -> Run:
+        engine, clock = self._engine, self._prompts.clock
+        if self._way.row_budget is not None:
+            engine.set_row_budget(self._way.row_budget)
+        place, token_ids = self._decode_first_tokens(max_tokens)
         before = sum(map(len, token_ids))
         engine.reset_stats()
-        start = self._clock()
+        start = clock()
         while engine.has_work():
             self._step(place, token_ids)
-        seconds = self._clock() - start
+        seconds = clock() - start
         stats = engine.stats()
         steps = max(stats.steps, 1)
-        self._notes = _variant_notes(self._variant, stats)
+        self._notes = _notes(self._way.row_budget, stats)
+        if engine.info.selector != "none":
+            self._notes["sparse"] = sparse_notes(stats.sparse, self._way.guarantee)
         return Run(1e3 * seconds / steps, (sum(map(len, token_ids)) - before) / steps, token_ids)
 
-    def _decode_first_tokens(self) -> tuple[dict[int, int], list[list[int]]]:
-        """Submits the requests and runs the prompts. Returns each request's place and what it has decoded."""
-        place = {self._engine.submit(request): i for i, request in enumerate(self._requests)}
+    def _decode_first_tokens(self, max_tokens: int) -> tuple[dict[int, int], list[list[int]]]:
+        """Submits the requests and runs what is left of the prompts. Each request's place and what it has decoded."""
+        requests = self._make_requests(max_tokens)
+        place = {self._engine.submit(request): i for i, request in enumerate(requests)}
         token_ids: list[list[int]] = [[] for _ in place]
         while not all(token_ids):
             self._step(place, token_ids)
@@ -169,18 +203,19 @@ class ModelSide:
     def trace(self, point: Point, steps: int) -> StepTrace:
         """Records `steps` of the decoding steps, or as many as there are."""
         self._point = point
-        self._requests = self._make_requests(self._max_tokens)
-        self._engine.start_trace()  # the prompts' passes are recorded too, and not counted
-        place, token_ids = self._decode_first_tokens()
-        done = 0
-        while done < steps and self._engine.has_work():
-            self._step(place, token_ids)
-            done += 1
-        trace = self._engine.stop_trace(max(1, done))
-        for request in place:
-            self._engine.cancel(request)
-        while self._engine.has_work():
-            self._engine.step()
+        self._token_ids = self._prompts.take(point)
+        try:
+            self._engine.start_trace()  # the last of the prompts' passes are recorded too, and not counted
+            place, token_ids = self._decode_first_tokens(self._max_tokens)
+            done = 0
+            while done < steps and self._engine.has_work():
+                self._step(place, token_ids)
+                done += 1
+            trace = self._engine.stop_trace(max(1, done))
+            for request in place:
+                self._engine.cancel(request)
+        finally:
+            self._prompts.release()
         return trace
 
     def _step(self, place: dict[int, int], token_ids: list[list[int]]) -> None:
@@ -192,16 +227,18 @@ class ModelSide:
             token_ids[place[output.request]] += output.token_ids
 
     def _make_requests(self, max_tokens: int) -> list[Request]:
-        speculation = RequestSpeculation(enabled=self._speculative)
+        way = self._way
         return [
             Request(
                 prompt_token_ids=ids,
                 sampling=SamplingParams(
                     temperature=self._temperature, seed=seed, max_tokens=max_tokens, ignore_eos=True
                 ),
-                speculation=speculation,
+                speculation=RequestSpeculation(enabled=way.speculative),
+                sparse=way.sparse,
+                guarantee=way.guarantee,
             )
-            for seed, ids in enumerate(self._prompts(self._point))
+            for seed, ids in enumerate(self._token_ids)
         ]
 
     def stats(self) -> EngineStats:
@@ -210,11 +247,12 @@ class ModelSide:
 
     def finish(self) -> dict[str, object]:
         """Verbs and bytes of the last run; the embedding counts among the weights."""
+        self._prompts.release()
         info = self._engine.info
         length = self._point.context + self._max_tokens / 2
         return {
             "weight_bytes": float(info.weight_bytes),
             "kv_bytes": self._point.batch * length * info.kv_bytes_per_token,
-            "prompt_seconds": self._prompt_seconds,
+            "prompt_seconds": self._prompts.seconds,
             **self._notes,
         }

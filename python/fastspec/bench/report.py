@@ -6,6 +6,7 @@ from typing import Any
 
 from fastspec.bench.row_budget import comparison_json, comparison_text
 from fastspec.bench.sides import Point, Result, first_difference
+from fastspec.bench.sparse import sparse_comparison_json, sparse_comparison_text
 
 
 def roofline_milliseconds(result: Result, rate: float) -> float | None:
@@ -38,6 +39,7 @@ def point_json(point: Point, results: list[Result], rate: float) -> dict[str, An
         "sides": sides,
         "differences": _differences(results),
         **comparison_json(results),
+        **sparse_comparison_json(results),
     }
 
 
@@ -70,8 +72,7 @@ def point_text(point: Point, results: list[Result], rate: float) -> str:
             line += "".join(f"  {ratio}" for ratio in ratios)
         lines.append(line)
         lines += _note_lines(result)
-    if compared := comparison_text(results):
-        lines.append(compared)
+    lines += [compared for compared in (comparison_text(results), sparse_comparison_text(results)) if compared]
     for side, difference in _differences(results).items():
         if difference is None:
             lines.append(f"  tokens of {side}: those of {results[0].side}")

@@ -9,10 +9,10 @@ from typing import Any
 
 from fastspec import plotting
 from fastspec._fastspec import BudgetStats
-from fastspec.bench.sides import Result
+from fastspec.bench.sides import PLAIN, Result, Way
 from fastspec.errors import InvalidArgumentError
 
-PLAIN, FULL = "plain", "full"
+FULL = "full"
 # Of Student's t distribution, 97.5 %, by degrees of freedom; beyond the table the normal one's is near enough.
 _QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 
@@ -28,6 +28,11 @@ def parse_variants(text: str) -> list[str]:
 def row_budget(variant: str) -> str | None:
     """What Engine.set_row_budget takes for a variant; None for plain decoding."""
     return None if variant == PLAIN else "off" if variant == FULL else variant
+
+
+def budget_way(variant: str) -> Way:
+    """How a model decodes under a variant."""
+    return Way(variant, speculative=variant != PLAIN, row_budget=row_budget(variant))
 
 
 def budget_notes(budget: BudgetStats) -> dict[str, object]:

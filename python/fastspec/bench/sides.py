@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+PLAIN = "plain"  # the side without speculation
+
 
 @dataclass(frozen=True)
 class Point:
@@ -16,6 +18,24 @@ class Point:
 
     batch: int
     context: int
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way of decoding with an engine.
+
+    name: of the side that decodes so
+    speculative: with the engine's drafter
+    sparse: with the engine's sparse passes
+    guarantee: "exact" or "sparse"
+    row_budget: what Engine.set_row_budget takes; None leaves it as it is
+    """
+
+    name: str
+    speculative: bool = False
+    sparse: bool = False
+    guarantee: str = "exact"
+    row_budget: str | None = None
 
 
 @dataclass(frozen=True)
