@@ -1,6 +1,7 @@
 // Selection of slots: a team of blocks a sequence, one launch. Two searches by radix (lookahead, then history among
 // what is left) give two thresholds, which decide about every position; counts of blocks and warps, in order of
-// position, say where a slot is written.
+// position, say where a slot is written. A round of a search is a meeting of the team, so what costs is their number:
+// after two digits few enough are left to be compared with one another.
 #include <algorithm>
 
 #include "common/launch.cuh"
@@ -11,11 +12,13 @@ namespace fastspec::cuda {
 namespace {
 
 constexpr std::int32_t kKeysOfBlock = 2048;  // fewer are not worth another block
+constexpr std::int32_t kCopiedKeys = 4096;   // of a block, whose scores it copies into shared memory
 
-/// One sequence's scores and what of it is chosen in any case.
+/// One sequence's scores, as a block sees them, and what of it is chosen in any case.
 struct Selection {
-  const float* history;
-  const float* lookahead;  // null = none
+  const float* history;    // from position `first` on
+  const float* lookahead;  // likewise; null = none
+  std::int32_t first;
   std::int32_t length;
   int sinks, recent;
   RankKey lookahead_threshold = ~RankKey{0};
@@ -26,7 +29,7 @@ struct Selection {
   }
   __device__ __forceinline__ RankKey lookahead_key(std::int32_t position) const {
     if (lookahead == nullptr || is_protected(position)) return 0;
-    const float score = lookahead[position];
+    const float score = lookahead[position - first];
     return score > 0 ? rank_key(score, position) : 0;
   }
   __device__ __forceinline__ bool by_lookahead(std::int32_t position) const {
@@ -35,23 +38,26 @@ struct Selection {
   }
   __device__ __forceinline__ RankKey history_key(std::int32_t position) const {
     if (is_protected(position) || by_lookahead(position)) return 0;
-    return rank_key(history[position], position);
+    return rank_key(history[position - first], position);
   }
   __device__ __forceinline__ bool is_chosen(std::int32_t position) const {
     return is_protected(position) || by_lookahead(position) ||
-           rank_key(history[position], position) >= history_threshold;
+           rank_key(history[position - first], position) >= history_threshold;
   }
 };
 
 /// The positions of a thread's warp: neighbouring ones, 32 at a time.
 struct WarpPositions {
   std::int32_t begin, end;
+  std::int32_t block_begin, block_end;
 
   __device__ __forceinline__ explicit WarpPositions(std::int32_t length) {
     const int num_warps = kSelectWarps * Team::size();
     const std::int32_t share = (length + num_warps * kWarpSize - 1) / (num_warps * kWarpSize) * kWarpSize;
-    const int warp = Team::rank() * kSelectWarps + static_cast<int>(threadIdx.x) / kWarpSize;
-    begin = min(length, warp * share);
+    const auto place_of = [&](int warp) { return min(length, (Team::rank() * kSelectWarps + warp) * share); };
+    block_begin = place_of(0);
+    block_end = place_of(kSelectWarps);
+    begin = place_of(static_cast<int>(threadIdx.x) / kWarpSize);
     end = min(length, begin + share);
   }
   template <typename Visit>
@@ -64,6 +70,19 @@ struct WarpPositions {
   }
 };
 
+/// Scores of the block's positions: a copy where there is room for one, which every round reads sooner. All threads
+/// call it; what it wrote can be read after the next barrier.
+__device__ __forceinline__ const float* copy_scores(const float* scores, const WarpPositions& positions, float* copy) {
+  const std::int32_t count = positions.block_end - positions.block_begin;
+  if (count > kCopiedKeys) return scores + positions.block_begin;
+#pragma unroll
+  for (int i = 0; i < kCopiedKeys / kSelectThreads; ++i) {
+    const int key = i * kSelectThreads + static_cast<int>(threadIdx.x);
+    if (key < count) copy[key] = scores[positions.block_begin + key];
+  }
+  return copy;
+}
+
 /// How many positions every warp has chosen, and the masses of the block, into shared memory that the team may read.
 __device__ __forceinline__ void count_chosen(const Selection& selection, const WarpPositions& positions,
                                              SelectShared& shared) {
@@ -72,8 +91,9 @@ __device__ __forceinline__ void count_chosen(const Selection& selection, const W
   float chosen = 0;
   positions([&](std::int32_t position) {
     const float inside = selection.is_chosen(position) ? 1.0f : 0.0f;
-    const float history = counted_score(selection.history[position]);
-    const float lookahead = selection.lookahead == nullptr ? 0.0f : counted_score(selection.lookahead[position]);
+    const float history = counted_score(selection.history[position - selection.first]);
+    const float lookahead =
+        selection.lookahead == nullptr ? 0.0f : counted_score(selection.lookahead[position - selection.first]);
     chosen += inside;
     masses[0] += inside * history;
     masses[1] += history;
@@ -103,7 +123,9 @@ __device__ __forceinline__ void write_masses(const SelectShared& shared, float* 
   const int which = static_cast<int>(threadIdx.x);
   if (mass == nullptr || which >= 2 || Team::rank() != 0) return;
   float inside = 0, all = 0;
-  for (int rank = 0; rank < Team::size(); ++rank) {
+#pragma unroll
+  for (int rank = 0; rank < kMostTeamBlocks; ++rank) {
+    if (rank >= Team::size()) continue;
     const float* masses = Team::of_block(shared.masses, rank);
     inside += masses[2 * which];
     all += masses[2 * which + 1];
@@ -122,9 +144,9 @@ __device__ __forceinline__ void write_slots(const SelectSlotsParams& params, con
                                             const Selection& selection, const WarpPositions& positions,
                                             const SelectShared& shared, Slot* slots) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize, warp = static_cast<int>(threadIdx.x) / kWarpSize;
-  unsigned next = 0;
-  for (int rank = 0; rank < Team::rank(); ++rank) next += *Team::of_block(&shared.count, rank);
-  for (int i = 0; i < warp; ++i) next += shared.warp_counts[i];
+  const unsigned of_blocks = lane < Team::rank() ? *Team::of_block(&shared.count, lane) : 0u;
+  const unsigned of_warps = lane < warp ? shared.warp_counts[lane] : 0u;
+  unsigned next = __reduce_add_sync(kAllLanes, of_blocks + of_warps);
   for (std::int32_t first = positions.begin; first < positions.end; first += kWarpSize) {
     const std::int32_t position = first + lane;
     const bool chosen = position < positions.end && selection.is_chosen(position);
@@ -145,9 +167,18 @@ __global__ void __launch_bounds__(kSelectThreads)
   const KvList list = params.lists[sequence];
   float* mass = params.mass == nullptr ? nullptr : params.mass + 2 * sequence;
   const std::int64_t score = sequence * params.score_stride;
-  Selection selection{params.history + score, params.lookahead == nullptr ? nullptr : params.lookahead + score,
-                      list.length, params.sinks, params.recent};
+  __shared__ float history[kCopiedKeys], lookahead[kCopiedKeys];
   const WarpPositions positions(list.length);
+  Selection selection{copy_scores(params.history + score, positions, history),
+                      nullptr,
+                      positions.block_begin,
+                      list.length,
+                      params.sinks,
+                      params.recent};
+  if (params.lookahead != nullptr) {
+    selection.lookahead = copy_scores(params.lookahead + score, positions, lookahead);
+  }
+  __syncthreads();
   int parity = 0;
   int left = min(params.budget, list.length) - min(list.length, params.sinks + params.recent);
   int by_lookahead = selection.lookahead == nullptr ? 0 : min(left, params.lookahead_slots);
