@@ -78,7 +78,7 @@ void SparseSteps::observe(const Step& step) {
       observe_sequence(planned, step.acceptances[i], sequence->sparse);
     }
   }
-  if (decodes && step.seconds > 0) run_.observe_step(step.seconds, step.size(), dense_keys);
+  if (decodes && step.seconds > 0 && !step.warms_up) run_.observe_step(step.seconds, step.size(), dense_keys);
 }
 
 void SparseSteps::observe_sequence(const SequencePlan& planned, const Acceptance& acceptance, SparseRecord& record) {

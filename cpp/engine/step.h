@@ -31,6 +31,8 @@ struct Step {
   double predicted_milliseconds = 0;
   double seconds = 0;     // that it took, see StepRunner::note_times; from accept on
   bool is_ahead = false;  // launched before the step before it was reported
+  /// A pass was recorded, or launched operation by operation on a device that records: its time is no usual one.
+  bool warms_up = false;
   // From collect on.
   std::vector<Acceptance> acceptances;
   std::vector<std::unique_ptr<Sequence>> ended;  // null for those that go on

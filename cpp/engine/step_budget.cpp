@@ -137,7 +137,7 @@ void StepBudget::observe(const Step& step, double seconds) {
 void StepBudget::observe_time(const Step& step, double seconds) {
   const auto& planned = step.plan.sequences;
   const bool decodes = std::all_of(planned.begin(), planned.end(), [](const SequencePlan& p) { return p.is_decoding; });
-  if (config_.mode != RowBudgetMode::kAuto || !decodes || !(seconds > 0)) return;
+  if (config_.mode != RowBudgetMode::kAuto || !decodes || !(seconds > 0) || step.warms_up) return;
   const double predicted = 1e-3 * step.predicted_milliseconds;
   ++stats_.predicted_steps;
   stats_.predicted_seconds += predicted;

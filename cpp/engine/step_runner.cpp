@@ -54,6 +54,7 @@ bool StepRunner::launch() {
   if (step.plan.empty()) return false;
   step.reservation.emplace(kv_.reserve(step.plan));
   in_flight_ = &step;
+  const std::int64_t unusual_before = num_unusual_passes();
   try {
     scheduler_.find_planned(step.plan, step.sequences);
     draft(step);
@@ -64,8 +65,15 @@ bool StepRunner::launch() {
     abandon();
     throw;
   }
+  step.warms_up = num_unusual_passes() > unusual_before;
   next_step_ = 1 - next_step_;
   return true;
+}
+
+std::int64_t StepRunner::num_unusual_passes() const {
+  GraphUse use = passes_.graphs();
+  if (drafter_ != nullptr) use += drafter_->graphs();
+  return use.captures + use.eager_passes;
 }
 
 void StepRunner::launch_ahead() {

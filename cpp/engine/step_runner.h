@@ -69,6 +69,8 @@ class StepRunner {
   /// Plans a step and issues it as far as the draws; false when there is nothing to do.
   bool launch();
   void launch_ahead();
+  /// Of target and drafter so far, recorded or issued operation by operation.
+  std::int64_t num_unusual_passes() const;
   /// Waits for the step in flight and commits it; it is no longer in flight then.
   Step& collect();
   StepReport report(Step& step);

@@ -110,6 +110,7 @@ def _parser() -> argparse.ArgumentParser:
         help="variants that take turns on one engine: plain,dense,sparse,exact,self (dense, sparse and exact draft; "
         "sparse passes are shown at once in sparse and confirmed in exact and self); with --sparse",
     )
+    how.add_argument("--row-budget", help="of those of --sparse-variants that draft: off, auto or fixed:RHO")
     how.add_argument("--reliability", type=Path, help="with these: picture of calibrated chances, .png, .pdf or .svg")
     how.add_argument("--minutes", type=float, help="for all points: runs are left out, first those of the last points")
     how.add_argument("--cpu-time", action="store_true", help="with --model on a CPU that others use: count CPU seconds")
@@ -162,6 +163,8 @@ def _run(options: argparse.Namespace) -> None:
         )
     if options.reliability and not options.row_budgets:
         raise InvalidArgumentError("--reliability: calibration is of the row budget, give --row-budgets")
+    if options.row_budget and not options.sparse_variants:
+        raise InvalidArgumentError("--row-budget: of --sparse-variants; --row-budgets compares several")
     if options.reliability:
         plotting.check("--reliability", options.reliability)
     if options.cpu_time and not (options.model and options.device.startswith("cpu")):
@@ -320,7 +323,7 @@ def _model_sides(options: argparse.Namespace) -> list[Side]:
             sparse=SparseConfig(selector=hub.expand_selector(options.sparse or "none"), kv_budget=options.kv_budget),
         )
     )
-    if "auto" in (options.row_budgets or []):
+    if "auto" in (options.row_budgets or [options.row_budget]):
         engine.set_row_budget("auto")  # measures costs, for which no prompt may be held
     options.dtype = engine.info.dtype
     if options.prompts:
@@ -347,7 +350,7 @@ def _ways_of(options: argparse.Namespace, engine: Engine) -> list[Way]:
     if options.row_budgets:
         return [budget_way(variant) for variant in options.row_budgets]
     if options.sparse:
-        return sparse_ways(options.sparse_variants)
+        return sparse_ways(options.sparse_variants, options.row_budget)
     if options.drafter == "none":
         return [Way(PLAIN)]
     # Of an engine without --sparse only self_sparse has sparse passes.

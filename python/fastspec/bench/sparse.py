@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from fastspec._fastspec import SparseStats
@@ -24,15 +25,18 @@ _WAYS = {
 }
 
 
-def sparse_ways(text: str) -> list[Way]:
-    """The ways that "plain,dense,sparse,exact,self" or a part of it names, in its order."""
+def sparse_ways(text: str, row_budget: str | None = None) -> list[Way]:
+    """The ways that "plain,dense,sparse,exact,self" or a part of it names, in its order; those that draft under
+    `row_budget`.
+    """
     names = text.split(",")
     unknown = [name for name in names if name not in _WAYS]
     if unknown:
         raise InvalidArgumentError(f"--sparse-variants {unknown[0]}: expected some of {', '.join(_WAYS)}")
     if len(set(names)) < len(names):
         raise InvalidArgumentError(f"--sparse-variants {text}: names a variant twice")
-    return [_WAYS[name] for name in names]
+    ways = [_WAYS[name] for name in names]
+    return [replace(way, row_budget=row_budget) if way.speculative else way for way in ways]
 
 
 def sparse_notes(stats: SparseStats, guarantee: str) -> dict[str, object]:

@@ -145,6 +145,18 @@ TEST(AutoBudget, DraftsThatAreNeverTakenStop) {
   EXPECT_GT(stats.budget.predicted_steps, 0);
 }
 
+TEST(AutoBudget, StepsThatRecordPassesAreNotMeasured) {
+  const std::vector<Request> requests = some_requests(4, 100);
+  HarnessOptions options = planted_options(requests, 1.0, 0.001);
+  options.replays = true;
+  const auto engine = make_engine(std::move(options));
+  run(*engine, requests);
+  const EngineStats stats = engine->stats();
+  EXPECT_GT(stats.graph_captures, 0);
+  EXPECT_GT(stats.budget.predicted_steps, 0);
+  EXPECT_LE(stats.budget.predicted_steps, stats.graph_replays);
+}
+
 TEST(AutoBudget, DraftsThatAreAlwaysTakenAreVerified) {
   const std::vector<Request> requests = some_requests(4, 100);
   const auto engine = make_engine(planted_options(requests, 1.0, 0.001));
