@@ -11,7 +11,7 @@
 namespace fastspec::cuda {
 
 constexpr int kScoreGroup = 32;   // keys that share one reference of their logits: those of a warp
-constexpr int kScoreChunk = 1024;  // keys of a block: fewer do not hide how it begins
+constexpr int kScoreChunk = 512;  // keys of a block
 constexpr int kScorePacked = 64;  // packed rows (row x named head of a K/V head) that read K together
 constexpr int kMaxScoreUnits = 128;
 
