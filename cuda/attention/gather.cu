@@ -1,6 +1,5 @@
 // See gather.h. A block copies 32 keys of one sequence, a warp a key, 16 bytes a lane and step.
 #include "attention/gather.h"
-#include "common/launch.cuh"
 #include "common/warp.cuh"
 
 namespace fastspec::cuda {
@@ -37,7 +36,6 @@ __device__ __forceinline__ Slot slot_of(const GatherKvParams& params, const KvLi
 }
 
 __global__ void __launch_bounds__(kThreads) gather_kv_kernel(const __grid_constant__ GatherKvParams params) {
-  await_predecessors();
   const int sequence = static_cast<int>(blockIdx.y);
   const int count = num_keys(params, sequence);
   const int before = keys_before(params, sequence);
@@ -79,7 +77,8 @@ cudaError_t launch_gather_kv(const GatherKvParams& params, cudaStream_t stream) 
     return cudaErrorInvalidValue;
   }
   const dim3 grid((params.max_keys + kKeysPerBlock - 1) / kKeysPerBlock, params.num_sequences);
-  return launch_kernel(gather_kv_kernel, {grid, kThreads}, stream, params);
+  gather_kv_kernel<<<grid, kThreads, 0, stream>>>(params);
+  return cudaGetLastError();
 }
 
 }  // namespace fastspec::cuda

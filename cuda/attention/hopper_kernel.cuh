@@ -9,7 +9,6 @@
 #include "attention/merge_parts.cuh"
 #include "attention/tile_query.cuh"
 #include "common/barrier.cuh"
-#include "common/launch.cuh"
 
 namespace fastspec::cuda {
 
@@ -191,7 +190,6 @@ __global__ void __launch_bounds__(Traits::kCtaThreads, 1)
       barrier_init(place.empty + stage * 8, Traits::kAlternate ? 4 : 8);
     }
   }
-  await_predecessors();
   __syncthreads();
   if (threadIdx.x >= Traits::kThreads) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 72;\n");

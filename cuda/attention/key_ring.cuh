@@ -62,7 +62,6 @@ class KeyLoader {
   static constexpr int kTilesALookUp = kWarpSize / Traits::kLoadKeys;
 
   /// Reads the list's entries for tile `tile` and those behind it that one look-up serves.
-  /// From L2: the kernel before may have written them (launch.cuh), and an ordinary load costs more registers.
   __device__ void look_up(const Item& item, int tile) {
     const int own_tile = tile + lane_ / Traits::kLoadKeys;
     key_ = item.num_keys;
@@ -72,7 +71,7 @@ class KeyLoader {
     const Slot* entry = key_ >= item.list_length ? item.slots + (key_ - item.list_length)
                         : item.pages             ? item.entries + (key_ >> kv_.page_shift)
                                                  : item.entries + key_;
-    entry_ = __ldcg(reinterpret_cast<const long long*>(entry));
+    entry_ = __ldg(reinterpret_cast<const long long*>(entry));
   }
 
   /// K of key_ by its entry; null where there is none.

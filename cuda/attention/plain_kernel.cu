@@ -4,7 +4,6 @@
 
 #include "attention/tile_launch.h"
 #include "attention/visibility.h"
-#include "common/launch.cuh"
 #include "common/warp.cuh"
 
 namespace fastspec::cuda {
@@ -90,7 +89,6 @@ __device__ float dot(const float* query, const T* key, int size) {
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads) attention_plain_kernel(const __grid_constant__ AttentionParams params) {
-  await_predecessors();
   __shared__ Scratch scratch;
   const int row = static_cast<int>(blockIdx.x);
   const int head = static_cast<int>(blockIdx.y);
@@ -150,7 +148,8 @@ __global__ void __launch_bounds__(kThreads) attention_plain_kernel(const __grid_
 template <typename T>
 cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(params.query.rows), static_cast<unsigned>(params.num_heads));
-  return launch_kernel(attention_plain_kernel<T>, {grid, kThreads}, stream, params);
+  attention_plain_kernel<T><<<grid, kThreads, 0, stream>>>(params);
+  return cudaGetLastError();
 }
 
 }  // namespace

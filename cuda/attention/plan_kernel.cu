@@ -1,6 +1,5 @@
 // Makes the plan of one step and list class on the device: one small CTA, no host round trip. Reads lengths, not K/V.
 #include "attention/attention.h"
-#include "common/launch.cuh"
 #include "common/warp.cuh"
 
 namespace fastspec::cuda {
@@ -140,7 +139,6 @@ __device__ void place_sequences(const AttentionPlanParams& params, Line& line, s
 }
 
 __global__ void __launch_bounds__(kThreads) attention_plan_kernel(const __grid_constant__ AttentionPlanParams params) {
-  await_predecessors();
   __shared__ std::int64_t sums[kThreads];
   plan_sequences(params);
   __syncthreads();
@@ -178,7 +176,8 @@ cudaError_t launch_attention_plan(const AttentionPlanParams& params, cudaStream_
       params.window < 0 || params.sinks < 0 || params.config.tile_rows <= 0 || params.config.num_ctas <= 0) {
     return cudaErrorInvalidValue;
   }
-  return launch_kernel(attention_plan_kernel, {1, kThreads}, stream, params);
+  attention_plan_kernel<<<1, kThreads, 0, stream>>>(params);
+  return cudaGetLastError();
 }
 
 }  // namespace fastspec::cuda

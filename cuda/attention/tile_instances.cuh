@@ -4,7 +4,6 @@
 #include "attention/hopper_kernel.cuh"
 #include "attention/tile_kernel.cuh"
 #include "attention/tile_launch.h"
-#include "common/launch.cuh"
 
 namespace fastspec::cuda {
 
@@ -14,7 +13,8 @@ inline cudaError_t launch_with_shared(void (*kernel)(TileLaunch), int num_ctas, 
   // An attribute of the function on the current device, not work on a stream: allowed during capture.
   const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   if (error != cudaSuccess) return error;
-  return launch_kernel(kernel, {num_ctas, threads, static_cast<std::size_t>(shared_bytes)}, stream, launch);
+  kernel<<<num_ctas, threads, shared_bytes, stream>>>(launch);
+  return cudaGetLastError();
 }
 
 template <typename T, int kDim>

@@ -5,7 +5,6 @@
 #include "attention/key_ring.cuh"
 #include "attention/merge_parts.cuh"
 #include "attention/tile_query.cuh"
-#include "common/launch.cuh"
 
 namespace fastspec::cuda {
 
@@ -40,7 +39,6 @@ __device__ __forceinline__ void attend_tile(const AttentionParams& params, const
 template <typename Traits>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kCtasPerSm)
     attention_tile_kernel(const __grid_constant__ TileLaunch launch) {
-  await_predecessors();
   extern __shared__ char shared_memory[];
   __shared__ int last_part_flag;
   const AttentionParams& params = launch.params;

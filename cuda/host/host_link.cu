@@ -1,7 +1,5 @@
 // The copy that begins a step and the signal that ends it. Host memory is read past the caches: it changes between
-// replays of a recorded copy. It is read and written, and the clock is read, behind the wait for what was launched
-// before: a signal means that all of it is done, and times do not reach into the step before.
-#include "common/launch.cuh"
+// replays of a recorded copy.
 #include "host/host_link.h"
 
 namespace fastspec::cuda {
@@ -18,7 +16,6 @@ __device__ __forceinline__ std::int64_t global_time() {
 }
 
 __global__ void __launch_bounds__(kThreads) staged_copy_kernel(StagedCopy copy, StepMarks* marks, int* begun) {
-  await_predecessors();
   const std::size_t thread = std::size_t{blockIdx.x} * kThreads + threadIdx.x;
   const std::size_t num_threads = std::size_t{gridDim.x} * kThreads;
   if (thread == 0 && marks != nullptr && *begun == 0) {
@@ -46,13 +43,11 @@ __device__ __forceinline__ void signal(StepMarks* marks, std::uint64_t value) {
 }
 
 __global__ void signal_kernel(StepMarks* marks, std::uint64_t value) {
-  await_predecessors();
   signal(marks, value);
 }
 
 // By its name, kStepEndKernel, a record of kernels is cut into steps.
 __global__ void step_end_kernel(StepMarks* marks, std::uint64_t value, int* begun) {
-  await_predecessors();
   *begun = 0;
   marks->end = global_time();
   signal(marks, value);
@@ -63,14 +58,14 @@ __global__ void step_end_kernel(StepMarks* marks, std::uint64_t value, int* begu
 void launch_staged_copy(const StagedCopy& copy, StepMarks* marks, int* begun, cudaStream_t stream) {
   const std::size_t wanted = (copy.bytes + kBlockBytes - 1) / kBlockBytes;
   const int blocks = wanted < 1 ? 1 : wanted > kMaxBlocks ? kMaxBlocks : static_cast<int>(wanted);
-  launch_kernel(staged_copy_kernel, {blocks, kThreads}, stream, copy, marks, begun);
+  staged_copy_kernel<<<blocks, kThreads, 0, stream>>>(copy, marks, begun);
 }
 
 void launch_signal(StepMarks* marks, std::uint64_t value, bool ends_step, int* begun, cudaStream_t stream) {
   if (ends_step) {
-    launch_kernel(step_end_kernel, {1, 1}, stream, marks, value, begun);
+    step_end_kernel<<<1, 1, 0, stream>>>(marks, value, begun);
   } else {
-    launch_kernel(signal_kernel, {1, 1}, stream, marks, value);
+    signal_kernel<<<1, 1, 0, stream>>>(marks, value);
   }
 }
 

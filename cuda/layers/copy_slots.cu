@@ -1,5 +1,4 @@
 // Moves K and V of accepted rows to their final slots in every layer: one block a move and layer.
-#include "common/launch.cuh"
 #include "layers/layers.h"
 #include "layers/pack.cuh"
 
@@ -15,7 +14,6 @@ __device__ __forceinline__ std::int64_t slot_offset(const KvView& kv, Slot slot)
 }
 
 __global__ void __launch_bounds__(kThreads) copy_slots_kernel(CopySlotsParams params) {
-  await_predecessors();
   using Chunk = Pack<std::uint32_t, 4>;  // 16 bytes, whatever the elements are
   const SlotMove move = params.moves[blockIdx.x];
   for (int layer = static_cast<int>(blockIdx.y); layer < params.num_layers; layer += static_cast<int>(gridDim.y)) {
@@ -41,7 +39,7 @@ __global__ void __launch_bounds__(kThreads) copy_slots_kernel(CopySlotsParams pa
 void launch_copy_slots(const CopySlotsParams& params, cudaStream_t stream) {
   if (params.num_layers == 0 || params.num_moves == 0) return;
   const dim3 grid(params.num_moves, params.num_layers < kMaxGridLayers ? params.num_layers : kMaxGridLayers);
-  launch_kernel(copy_slots_kernel, {grid, kThreads}, stream, params);
+  copy_slots_kernel<<<grid, kThreads, 0, stream>>>(params);
 }
 
 }  // namespace fastspec::cuda

@@ -1,5 +1,4 @@
 // Embedding rows, copied rows, SiLU(gate) * up, and biases: a pass over rows of packs each.
-#include "common/launch.cuh"
 #include "layers/layers.h"
 #include "layers/pack.cuh"
 
@@ -20,7 +19,6 @@ __device__ __forceinline__ int pack_of_thread() {
 
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads) embedding_kernel(EmbeddingParams params) {
-  await_predecessors();
   const int pack = pack_of_thread();
   if (pack * kWidth >= params.output.cols) return;
   for (int row = static_cast<int>(blockIdx.y); row < params.output.rows; row += static_cast<int>(gridDim.y)) {
@@ -32,7 +30,6 @@ __global__ void __launch_bounds__(kThreads) embedding_kernel(EmbeddingParams par
 
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads) copy_rows_kernel(CopyRowsParams params) {
-  await_predecessors();
   const int pack = pack_of_thread();
   if (pack * kWidth >= params.output.cols) return;
   for (int row = static_cast<int>(blockIdx.y); row < params.output.rows; row += static_cast<int>(gridDim.y)) {
@@ -45,7 +42,6 @@ __global__ void __launch_bounds__(kThreads) copy_rows_kernel(CopyRowsParams para
 
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads) silu_mul_kernel(SiluMulParams params) {
-  await_predecessors();
   const int pack = pack_of_thread();
   const int cols = params.output.cols;
   if (pack * kWidth >= cols) return;
@@ -64,7 +60,6 @@ __global__ void __launch_bounds__(kThreads) silu_mul_kernel(SiluMulParams params
 
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads) bias_kernel(Matrix output, const float* bias, bool accumulate) {
-  await_predecessors();
   const int pack = pack_of_thread();
   if (pack * kWidth >= output.cols) return;
   const auto added = load_pack<kWidth>(bias + pack * kWidth);
@@ -88,7 +83,7 @@ void launch_embedding(const EmbeddingParams& params, cudaStream_t stream) {
   with_packs(params.output.dtype, full, [&](auto element, auto width) {
     constexpr int kWidth = decltype(width)::value;
     const dim3 grid = row_grid(params.output.rows, params.output.cols / kWidth);
-    launch_kernel(embedding_kernel<decltype(element), kWidth>, {grid, kThreads}, stream, params);
+    embedding_kernel<decltype(element), kWidth><<<grid, kThreads, 0, stream>>>(params);
   });
 }
 
@@ -98,7 +93,7 @@ void launch_copy_rows(const CopyRowsParams& params, cudaStream_t stream) {
   with_packs(params.output.dtype, full, [&](auto element, auto width) {
     constexpr int kWidth = decltype(width)::value;
     const dim3 grid = row_grid(params.output.rows, params.output.cols / kWidth);
-    launch_kernel(copy_rows_kernel<decltype(element), kWidth>, {grid, kThreads}, stream, params);
+    copy_rows_kernel<decltype(element), kWidth><<<grid, kThreads, 0, stream>>>(params);
   });
 }
 
@@ -109,7 +104,7 @@ void launch_silu_mul(const SiluMulParams& params, cudaStream_t stream) {
   with_packs(params.output.dtype, full, [&](auto element, auto width) {
     constexpr int kWidth = decltype(width)::value;
     const dim3 grid = row_grid(params.output.rows, params.output.cols / kWidth);
-    launch_kernel(silu_mul_kernel<decltype(element), kWidth>, {grid, kThreads}, stream, params);
+    silu_mul_kernel<decltype(element), kWidth><<<grid, kThreads, 0, stream>>>(params);
   });
 }
 
@@ -118,7 +113,7 @@ void launch_bias(const Matrix& output, const Vector& bias, bool accumulate, cuda
   with_packs(output.dtype, has_full_packs(output) && is_aligned(bias.data), [&](auto element, auto width) {
     constexpr int kWidth = decltype(width)::value;
     const dim3 grid = row_grid(output.rows, output.cols / kWidth);
-    launch_kernel(bias_kernel<decltype(element), kWidth>, {grid, kThreads}, stream, output, bias.data, accumulate);
+    bias_kernel<decltype(element), kWidth><<<grid, kThreads, 0, stream>>>(output, bias.data, accumulate);
   });
 }
 

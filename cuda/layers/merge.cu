@@ -1,7 +1,6 @@
 // Merge of two attention results over disjoint keys, in place: one warp a head of a row.
 #include <cmath>
 
-#include "common/launch.cuh"
 #include "common/warp.cuh"
 #include "layers/layers.h"
 #include "layers/pack.cuh"
@@ -14,7 +13,6 @@ constexpr int kThreads = kWarps * kWarpSize;
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads) merge_kernel(MergeParams params) {
-  await_predecessors();
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const std::int64_t at = std::int64_t{blockIdx.x} * kWarps + static_cast<int>(threadIdx.x) / kWarpSize;
   const int row = static_cast<int>(at / params.num_heads);
@@ -44,9 +42,8 @@ __global__ void __launch_bounds__(kThreads) merge_kernel(MergeParams params) {
 void launch_merge(const MergeParams& params, cudaStream_t stream) {
   if (params.output.rows == 0) return;
   const int blocks = ceil_div(std::int64_t{params.output.rows} * params.num_heads, kWarps);
-  with_element(params.output.dtype, [&](auto element) {
-    launch_kernel(merge_kernel<decltype(element)>, {blocks, kThreads}, stream, params);
-  });
+  with_element(params.output.dtype,
+               [&](auto element) { merge_kernel<decltype(element)><<<blocks, kThreads, 0, stream>>>(params); });
 }
 
 }  // namespace fastspec::cuda

@@ -1,5 +1,4 @@
 // RMS norm: one block a row; the row stays in registers between the sum of squares and the scaling.
-#include "common/launch.cuh"
 #include "layers/block_sum.cuh"
 #include "layers/layers.h"
 #include "layers/pack.cuh"
@@ -41,7 +40,6 @@ __device__ __forceinline__ void store_scaled(Pack<T, kWidth> pack, float scale, 
 
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kMaxThreads) rms_norm_kernel(RmsNormArguments arguments) {
-  await_predecessors();
   const std::int64_t row = blockIdx.x;
   const std::int64_t source = arguments.row_index != nullptr ? arguments.row_index[row] : row;
   const T* input = static_cast<const T*>(arguments.input) + source * arguments.input_stride;
@@ -86,7 +84,7 @@ void launch_rms_norm(const RmsNormParams& params, cudaStream_t stream) {
     constexpr int kWidth = decltype(width)::value;
     const int warps = ceil_div(params.input.cols, kWidth * kHeldPacks * kWarpSize);
     const int threads = warps * kWarpSize < kMaxThreads ? warps * kWarpSize : kMaxThreads;
-    launch_kernel(rms_norm_kernel<T, kWidth>, {params.output.rows, threads}, stream, arguments);
+    rms_norm_kernel<T, kWidth><<<params.output.rows, threads, 0, stream>>>(arguments);
   });
 }
 

@@ -1,6 +1,5 @@
 // Splits fused q, k, v rows, normalises and rotates q and k, writes K and V to the pool: one warp a head. A rotation
 // pairs elements (i, i + head_dim / 2); a lane handles two neighbouring pairs at a time.
-#include "common/launch.cuh"
 #include "common/warp.cuh"
 #include "layers/layers.h"
 #include "layers/pack.cuh"
@@ -68,7 +67,6 @@ __host__ __device__ __forceinline__ int num_heads_of(const RopeStoreParams& para
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads) rope_store_kernel(RopeStoreParams params) {
-  await_predecessors();
   extern __shared__ float angles[];  // cosines [head_dim / 2], then sines
   const int half = params.kv.head_dim / 2;
   float* cosines = angles;
@@ -110,7 +108,7 @@ void launch_rope_store(const RopeStoreParams& params, cudaStream_t stream) {
   const dim3 grid(params.qkv.rows, ceil_div(num_heads_of(params), kWarps));
   const std::size_t shared_bytes = static_cast<std::size_t>(params.kv.head_dim) * sizeof(float);
   with_element(params.qkv.dtype, [&](auto element) {
-    launch_kernel(rope_store_kernel<decltype(element)>, {grid, kThreads, shared_bytes}, stream, params);
+    rope_store_kernel<decltype(element)><<<grid, kThreads, shared_bytes, stream>>>(params);
   });
 }
 

@@ -1,6 +1,5 @@
 // Second half of filtering: gathers the tokens of the bins that hold the cutoff; the last block to finish a row sorts
 // them and finds it. Where they are too many, one block searches the row digit by digit.
-#include "common/launch.cuh"
 #include "sampling/filter.cuh"
 #include "sampling/filter_launches.h"
 #include "sampling/radix_search.cuh"
@@ -115,7 +114,6 @@ __device__ void gather_chunk(const Row& row, int begin, int end, float top, cons
 
 /// Block (chunk, filtered row).
 __global__ void __launch_bounds__(kSamplingThreads) cutoff_kernel(SamplingBatch batch) {
-  await_predecessors();
   __shared__ SortKey keys[kMaxGathered];
   __shared__ DigitCounts digits;
   const int filter_row = static_cast<int>(blockIdx.y);
@@ -160,7 +158,7 @@ __global__ void __launch_bounds__(kSamplingThreads) cutoff_kernel(SamplingBatch 
 }  // namespace
 
 void launch_cutoff(const SamplingBatch& batch, cudaStream_t stream) {
-  launch_kernel(cutoff_kernel, {dim3(batch.num_chunks, batch.num_filtered), kSamplingThreads}, stream, batch);
+  cutoff_kernel<<<dim3(batch.num_chunks, batch.num_filtered), kSamplingThreads, 0, stream>>>(batch);
 }
 
 void launch_filters(const SamplingBatch& batch, cudaStream_t stream) {

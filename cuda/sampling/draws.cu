@@ -1,5 +1,4 @@
 // Last step of a row: the draw, or a draft model's proposals, from statistics and lists. One warp a row.
-#include "common/launch.cuh"
 #include "sampling/chunk_scores.cuh"
 #include "sampling/logprob.cuh"
 #include "sampling/sampling.h"
@@ -34,7 +33,6 @@ __device__ Draw draw_row(const SamplingBatch& batch, int slice_task) {
 }
 
 __global__ void __launch_bounds__(kWarps* kWarpSize) draws_kernel(SamplingBatch batch) {
-  await_predecessors();
   const int slice_task = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarpSize;
   if (slice_task >= batch.num_tasks) return;
   const Draw draw = draw_row(batch, slice_task);
@@ -52,7 +50,6 @@ __device__ float row_sum(const ChunkSum* chunks, int num_chunks, float best) {
 
 __global__ void __launch_bounds__(kWarps* kWarpSize)
     proposals_kernel(SamplingBatch batch, int top_k, TokenId* tokens, float* confidences) {
-  await_predecessors();
   const int slice_task = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarpSize;
   if (slice_task >= batch.num_tasks) return;
   const int task_index = batch.first_task + slice_task;
@@ -86,13 +83,13 @@ __global__ void __launch_bounds__(kWarps* kWarpSize)
 
 void launch_draws(const SamplingBatch& batch, cudaStream_t stream) {
   if (batch.num_tasks == 0) return;
-  launch_kernel(draws_kernel, {(batch.num_tasks + kWarps - 1) / kWarps, kWarps * kWarpSize}, stream, batch);
+  draws_kernel<<<(batch.num_tasks + kWarps - 1) / kWarps, kWarps * kWarpSize, 0, stream>>>(batch);
 }
 
 void launch_proposals(const SamplingBatch& batch, int top_k, TokenId* tokens, float* confidences, cudaStream_t stream) {
   if (batch.num_tasks == 0) return;
   const int blocks = (batch.num_tasks + kWarps - 1) / kWarps;
-  launch_kernel(proposals_kernel, {blocks, kWarps * kWarpSize}, stream, batch, top_k, tokens, confidences);
+  proposals_kernel<<<blocks, kWarps * kWarpSize, 0, stream>>>(batch, top_k, tokens, confidences);
 }
 
 }  // namespace fastspec::cuda

@@ -1,6 +1,5 @@
 // The next level of draft trees: one block a tree. Its first warp merges the parents' proposals, which are ordered, as
 // one merges sorted lists; then every warp writes children.
-#include "common/launch.cuh"
 #include "common/warp.cuh"
 #include "sampling/sampling.h"
 
@@ -101,7 +100,6 @@ __device__ void write_child(const GrowBeamParams& params, int tree, int place, c
 }
 
 __global__ void __launch_bounds__(kThreads) grow_beam_kernel(GrowBeamParams params) {
-  await_predecessors();
   __shared__ Chosen chosen;
   const int tree = static_cast<int>(blockIdx.x);
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
@@ -114,7 +112,7 @@ __global__ void __launch_bounds__(kThreads) grow_beam_kernel(GrowBeamParams para
 
 void launch_grow_beam(const GrowBeamParams& params, cudaStream_t stream) {
   if (params.num_trees == 0) return;
-  launch_kernel(grow_beam_kernel, {params.num_trees, kThreads}, stream, params);
+  grow_beam_kernel<<<params.num_trees, kThreads, 0, stream>>>(params);
 }
 
 }  // namespace fastspec::cuda

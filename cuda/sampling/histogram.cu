@@ -1,6 +1,5 @@
 // First half of filtering: a histogram of a row's logits by distance from the largest; the last block to finish a row
 // finds the bins that hold the cutoff.
-#include "common/launch.cuh"
 #include "sampling/filter.cuh"
 #include "sampling/filter_launches.h"
 #include "sampling/sampling.h"
@@ -114,7 +113,6 @@ __device__ void find_bins(const SamplingBatch& batch, const DeviceRule& rule, in
 
 /// Block (chunk, filtered row).
 __global__ void __launch_bounds__(kSamplingThreads) histogram_kernel(SamplingBatch batch) {
-  await_predecessors();
   __shared__ Histogram histogram;
   const int filter_row = static_cast<int>(blockIdx.y);
   const int task_index = filtered_task(batch, filter_row);
@@ -151,7 +149,7 @@ __global__ void __launch_bounds__(kSamplingThreads) histogram_kernel(SamplingBat
 }  // namespace
 
 void launch_histogram(const SamplingBatch& batch, cudaStream_t stream) {
-  launch_kernel(histogram_kernel, {dim3(batch.num_chunks, batch.num_filtered), kSamplingThreads}, stream, batch);
+  histogram_kernel<<<dim3(batch.num_chunks, batch.num_filtered), kSamplingThreads, 0, stream>>>(batch);
 }
 
 }  // namespace fastspec::cuda

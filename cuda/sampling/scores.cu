@@ -1,6 +1,5 @@
 // The best tokens of every chunk by score: the logit, or logit / temperature + noise over what the filters keep. Noise
 // is computed fast for every token and exactly for those that it puts near the best, so that the order is exact.
-#include "common/launch.cuh"
 #include "sampling/chunk_scores.cuh"
 #include "sampling/noise.cuh"
 #include "sampling/sampling.h"
@@ -137,7 +136,6 @@ __device__ ChunkSum sum_scores(float* scores, int chunk_size) {
 
 /// Block (chunk, task of the slice).
 __global__ void __launch_bounds__(kSamplingThreads) scores_kernel(SamplingBatch batch) {
-  await_predecessors();
   extern __shared__ float4 shared_quads[];
   auto* scores = reinterpret_cast<float*>(shared_quads);  // [chunk_size]
   const int task_index = batch.first_task + static_cast<int>(blockIdx.y);
@@ -174,8 +172,7 @@ __global__ void __launch_bounds__(kSamplingThreads) scores_kernel(SamplingBatch 
 void launch_scores(const SamplingBatch& batch, cudaStream_t stream) {
   if (batch.num_tasks == 0) return;
   const std::size_t shared_bytes = static_cast<std::size_t>(batch.chunk_size) * sizeof(float);
-  launch_kernel(scores_kernel, {dim3(batch.num_chunks, batch.num_tasks), kSamplingThreads, shared_bytes}, stream,
-                batch);
+  scores_kernel<<<dim3(batch.num_chunks, batch.num_tasks), kSamplingThreads, shared_bytes, stream>>>(batch);
 }
 
 }  // namespace fastspec::cuda

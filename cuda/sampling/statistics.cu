@@ -1,5 +1,4 @@
 // First passes over rows of logits: statistics, the copy of rows that a rule changes, and those changes.
-#include "common/launch.cuh"
 #include "sampling/row_access.cuh"
 #include "sampling/sampling.h"
 
@@ -60,7 +59,6 @@ __device__ RowStatistics scan_chunk(const Row& row, int begin, int end, bool wit
 
 /// Block (chunk, task of the slice).
 __global__ void __launch_bounds__(kSamplingThreads) raw_statistics_kernel(SamplingBatch batch) {
-  await_predecessors();
   const int task_index = batch.first_task + static_cast<int>(blockIdx.y);
   const RowTask task = task_at(batch, task_index);
   if (is_idle(batch, task)) return;
@@ -77,7 +75,6 @@ __global__ void __launch_bounds__(kSamplingThreads) raw_statistics_kernel(Sampli
 
 /// Block (chunk, adjusted row).
 __global__ void __launch_bounds__(kSamplingThreads) adjusted_statistics_kernel(SamplingBatch batch) {
-  await_predecessors();
   const RowTask task = batch.tasks[batch.adjusted_tasks[blockIdx.y]];
   const Row row = final_row(batch, task);
   const int begin = static_cast<int>(blockIdx.x) * batch.chunk_size;
@@ -149,14 +146,12 @@ __device__ void adjust_row(const SamplingBatch& batch, const RowTask& task, cons
 
 /// One block an adjusted row, which is a copy.
 __global__ void __launch_bounds__(kSamplingThreads) adjust_copies_kernel(SamplingBatch batch) {
-  await_predecessors();
   const RowTask task = batch.tasks[batch.adjusted_tasks[blockIdx.x]];
   adjust_row(batch, task, batch.rules[task.rule], adjusted_logits(batch, task.adjusted_row));
 }
 
 /// One block a row of proposals, whose logits nobody else reads.
 __global__ void __launch_bounds__(kSamplingThreads) adjust_kernel(SamplingBatch batch) {
-  await_predecessors();
   const RowTask task = task_at(batch, batch.first_task + static_cast<int>(blockIdx.x));
   if (is_idle(batch, task)) return;
   float* logits = static_cast<float*>(batch.logits.data) + task.logits_row * batch.logits.stride;
@@ -167,16 +162,15 @@ __global__ void __launch_bounds__(kSamplingThreads) adjust_kernel(SamplingBatch 
 
 void launch_adjustments(const SamplingBatch& batch, cudaStream_t stream) {
   if (batch.num_tasks == 0) return;
-  launch_kernel(adjust_kernel, {batch.num_tasks, kSamplingThreads}, stream, batch);
+  adjust_kernel<<<batch.num_tasks, kSamplingThreads, 0, stream>>>(batch);
 }
 
 void launch_statistics(const SamplingBatch& batch, cudaStream_t stream) {
   if (batch.num_tasks == 0) return;
-  launch_kernel(raw_statistics_kernel, {dim3(batch.num_chunks, batch.num_tasks), kSamplingThreads}, stream, batch);
+  raw_statistics_kernel<<<dim3(batch.num_chunks, batch.num_tasks), kSamplingThreads, 0, stream>>>(batch);
   if (batch.num_adjusted == 0) return;
-  launch_kernel(adjust_copies_kernel, {batch.num_adjusted, kSamplingThreads}, stream, batch);
-  launch_kernel(adjusted_statistics_kernel, {dim3(batch.num_chunks, batch.num_adjusted), kSamplingThreads}, stream,
-                batch);
+  adjust_copies_kernel<<<batch.num_adjusted, kSamplingThreads, 0, stream>>>(batch);
+  adjusted_statistics_kernel<<<dim3(batch.num_chunks, batch.num_adjusted), kSamplingThreads, 0, stream>>>(batch);
 }
 
 }  // namespace fastspec::cuda

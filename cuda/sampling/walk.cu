@@ -1,6 +1,5 @@
 // Coupled acceptance: from the root on while a child carries the token drawn at its parent; then the most probable
 // tokens of the nodes passed. One warp a tree, which lies in shared memory.
-#include "common/launch.cuh"
 #include "sampling/chunk_scores.cuh"
 #include "sampling/logprob.cuh"
 #include "sampling/sampling.h"
@@ -43,7 +42,6 @@ __device__ int find_child(const SharedTree& tree, int num_nodes, int node, Token
 }
 
 __global__ void __launch_bounds__(kWarpSize) walk_kernel(WalkParams params) {
-  await_predecessors();
   extern __shared__ std::int32_t memory[];
   const DeviceTree tree = params.trees[blockIdx.x];
   const SharedTree shared = load_tree(params, tree, memory);
@@ -67,7 +65,6 @@ __global__ void __launch_bounds__(kWarpSize) walk_kernel(WalkParams params) {
 /// Block (chunk, node): the most probable tokens of the chunk, those at -inf included.
 __global__ void __launch_bounds__(kSamplingThreads)
     probable_chunk_kernel(SamplingBatch batch, WalkParams walk, TopLogprobParams params) {
-  await_predecessors();
   extern __shared__ float4 shared_quads[];
   auto* scores = reinterpret_cast<float*>(shared_quads);  // [chunk_size]
   const int node = params.nodes[blockIdx.y];
@@ -83,7 +80,6 @@ __global__ void __launch_bounds__(kSamplingThreads)
 /// One warp a node.
 __global__ void __launch_bounds__(kWarpSize)
     top_logprobs_kernel(SamplingBatch batch, WalkParams walk, TopLogprobParams params) {
-  await_predecessors();
   const int node = params.nodes[blockIdx.x];
   const int depth = walk.depths[node];
   if (depth < 0) return;
@@ -101,7 +97,7 @@ __global__ void __launch_bounds__(kWarpSize)
 void launch_walk(const WalkParams& params, cudaStream_t stream) {
   if (params.num_trees == 0) return;
   const std::size_t shared_bytes = std::size_t{4} * params.max_tree_nodes * sizeof(std::int32_t);
-  launch_kernel(walk_kernel, {params.num_trees, kWarpSize, shared_bytes}, stream, params);
+  walk_kernel<<<params.num_trees, kWarpSize, shared_bytes, stream>>>(params);
 }
 
 void launch_top_logprobs(const SamplingBatch& batch, const WalkParams& walk, const TopLogprobParams& params,
@@ -109,8 +105,8 @@ void launch_top_logprobs(const SamplingBatch& batch, const WalkParams& walk, con
   if (params.num_nodes == 0) return;
   const std::size_t shared_bytes = static_cast<std::size_t>(batch.chunk_size) * sizeof(float);
   const dim3 grid(batch.num_chunks, params.num_nodes);
-  launch_kernel(probable_chunk_kernel, {grid, kSamplingThreads, shared_bytes}, stream, batch, walk, params);
-  launch_kernel(top_logprobs_kernel, {params.num_nodes, kWarpSize}, stream, batch, walk, params);
+  probable_chunk_kernel<<<grid, kSamplingThreads, shared_bytes, stream>>>(batch, walk, params);
+  top_logprobs_kernel<<<params.num_nodes, kWarpSize, 0, stream>>>(batch, walk, params);
 }
 
 }  // namespace fastspec::cuda

@@ -1,6 +1,5 @@
 // Channel-wise minimum and maximum of the keys of pages: a block a page and K/V head, a thread a channel.
 #include "common/element.cuh"
-#include "common/launch.cuh"
 #include "sparse/sparse.h"
 
 namespace fastspec::cuda {
@@ -10,7 +9,6 @@ constexpr int kThreads = 128;
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads) page_bounds_kernel(PageBoundsParams params) {
-  await_predecessors();
   const TouchedPage touched = params.pages[blockIdx.x];
   if (touched.num_slots == 0) return;
   const KvView& kv = params.kv;
@@ -37,14 +35,11 @@ void launch_page_bounds(const PageBoundsParams& params, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(params.num_pages), static_cast<unsigned>(params.kv.num_kv_heads));
   switch (params.kv.dtype) {
     case DType::kBFloat16:
-      launch_kernel(page_bounds_kernel<Bf16>, {grid, kThreads}, stream, params);
-      return;
+      return page_bounds_kernel<Bf16><<<grid, kThreads, 0, stream>>>(params);
     case DType::kFloat16:
-      launch_kernel(page_bounds_kernel<Fp16>, {grid, kThreads}, stream, params);
-      return;
+      return page_bounds_kernel<Fp16><<<grid, kThreads, 0, stream>>>(params);
     case DType::kFloat32:
-      launch_kernel(page_bounds_kernel<float>, {grid, kThreads}, stream, params);
-      return;
+      return page_bounds_kernel<float><<<grid, kThreads, 0, stream>>>(params);
   }
 }
 

@@ -4,7 +4,6 @@
 
 #include <cmath>
 
-#include "common/launch.cuh"
 #include "common/warp.cuh"
 #include "sparse/sparse.h"
 #include "sparse/stored_logit.cuh"

@@ -8,22 +8,19 @@ namespace {
 template <typename T>
 void launch_of_keys(const ScoreArguments& arguments, dim3 grid, cudaStream_t stream) {
   const int head_dim = arguments.params.kv.head_dim;
-  const auto launch = [&](void (*kernel)(ScoreArguments)) {
-    launch_kernel(kernel, {grid, kScoreThreads}, stream, arguments);
-  };
   if constexpr (sizeof(T) == 2) {
-    if (head_dim <= 64) return launch(score_mma_kernel<T, 64>);
-    if (head_dim <= 96) return launch(score_mma_kernel<T, 96>);
-    if (head_dim <= 128) return launch(score_mma_kernel<T, 128>);
-    if (head_dim <= 256) return launch(score_mma_kernel<T, 256>);
+    if (head_dim <= 64) return score_mma_kernel<T, 64><<<grid, kScoreThreads, 0, stream>>>(arguments);
+    if (head_dim <= 96) return score_mma_kernel<T, 96><<<grid, kScoreThreads, 0, stream>>>(arguments);
+    if (head_dim <= 128) return score_mma_kernel<T, 128><<<grid, kScoreThreads, 0, stream>>>(arguments);
+    if (head_dim <= 256) return score_mma_kernel<T, 256><<<grid, kScoreThreads, 0, stream>>>(arguments);
   }
-  launch(score_plain_kernel<T, PlainKeys<T>>);
+  score_plain_kernel<T, PlainKeys<T>><<<grid, kScoreThreads, 0, stream>>>(arguments);
 }
 
 template <typename T>
 void launch_of_type(const ScoreArguments& arguments, dim3 grid, cudaStream_t stream) {
   if (arguments.bounds == nullptr) return launch_of_keys<T>(arguments, grid, stream);
-  launch_kernel(score_plain_kernel<T, BoundedPages<T>>, {grid, kScoreThreads}, stream, arguments);
+  score_plain_kernel<T, BoundedPages<T>><<<grid, kScoreThreads, 0, stream>>>(arguments);
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ __device__ __forceinline__ std::uint64_t streaming_policy() {
 
 __device__ __forceinline__ uint4 load_streamed(const void* place, std::uint64_t policy) {
   uint4 value;
-  asm volatile("ld.global.L1::no_allocate.L2::cache_hint.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4], %5;\n"
+  asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4], %5;\n"
                : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
                : "l"(place), "l"(policy));
   return value;
@@ -129,7 +129,6 @@ __device__ __forceinline__ void leave_tile(const ScoreArguments& arguments, cons
 template <typename T, int kDim>
 __global__ void __launch_bounds__(kScoreThreads, kDim > 128 ? 2 : 3)
     score_mma_kernel(const __grid_constant__ ScoreArguments arguments) {
-  await_predecessors();
   constexpr int kLoads = kDim / 32;
   const ScoreBlock block(arguments);
   if (block.num_packed == 0) return;

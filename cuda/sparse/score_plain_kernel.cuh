@@ -47,7 +47,6 @@ struct BoundedPages {
 
 template <typename T, typename Source>
 __global__ void __launch_bounds__(kScoreThreads) score_plain_kernel(const __grid_constant__ ScoreArguments arguments) {
-  await_predecessors();
   using Logit = typename StoredLogit<T>::Type;
   const ScoreBlock block(arguments);
   if (block.num_packed == 0) return;

@@ -77,7 +77,6 @@ __device__ __forceinline__ void write_scores(const ScoreKeysParams& params, floa
 
 template <typename Logit, bool kMean>
 __global__ void __launch_bounds__(kThreads) score_pool_kernel(const __grid_constant__ ScoreArguments arguments) {
-  await_predecessors();
   extern __shared__ float lse[];  // [num_packed]
   const ScoreKeysParams& params = arguments.params;
   const ScoreWork& work = arguments.work;
@@ -130,10 +129,10 @@ void launch_score_pool(const ScoreKeysParams& params, const ScoreWork& work, con
   const bool mean = params.pooling == RowPooling::kMean;
   if (params.kv.dtype == DType::kFloat32) {
     const auto kernel = mean ? score_pool_kernel<float, true> : score_pool_kernel<float, false>;
-    launch_kernel(kernel, {grid, kThreads, shared}, stream, arguments);
+    kernel<<<grid, kThreads, shared, stream>>>(arguments);
   } else {
     const auto kernel = mean ? score_pool_kernel<Fp16, true> : score_pool_kernel<Fp16, false>;
-    launch_kernel(kernel, {grid, kThreads, shared}, stream, arguments);
+    kernel<<<grid, kThreads, shared, stream>>>(arguments);
   }
 }
 

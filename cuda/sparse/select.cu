@@ -4,7 +4,6 @@
 // after two digits few enough are left to be compared with one another.
 #include <algorithm>
 
-#include "common/launch.cuh"
 #include "sparse/radix_select.cuh"
 #include "sparse/sparse.h"
 
@@ -161,7 +160,6 @@ __device__ __forceinline__ void write_slots(const SelectSlotsParams& params, con
 
 __global__ void __launch_bounds__(kSelectThreads)
     select_slots_kernel(const __grid_constant__ SelectSlotsParams params) {
-  await_predecessors();
   __shared__ SelectShared shared;
   const int sequence = static_cast<int>(blockIdx.y);
   const KvList list = params.lists[sequence];
@@ -204,8 +202,18 @@ cudaError_t launch_select_slots(const SelectSlotsParams& params, int architectur
   while (architecture >= 90 && num_blocks < kMostTeamBlocks && params.max_keys > num_blocks * kKeysOfBlock) {
     num_blocks *= 2;
   }
-  const dim3 grid(static_cast<unsigned>(num_blocks), static_cast<unsigned>(params.num_sequences));
-  return launch_kernel(select_slots_kernel, {grid, kSelectThreads, 0, num_blocks}, stream, params);
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(num_blocks), static_cast<unsigned>(params.num_sequences));
+  config.blockDim = dim3(kSelectThreads);
+  config.stream = stream;
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim.x = static_cast<unsigned>(num_blocks);
+  cluster.val.clusterDim.y = 1;
+  cluster.val.clusterDim.z = 1;
+  config.attrs = &cluster;
+  config.numAttrs = num_blocks > 1 ? 1 : 0;
+  return cudaLaunchKernelEx(&config, select_slots_kernel, params);
 }
 
 }  // namespace fastspec::cuda
