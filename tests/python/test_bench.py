@@ -14,12 +14,12 @@ import torch
 from tiny_shape import SHAPE
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fastspec import Engine, EngineConfig
+from fastspec import DrafterConfig, Engine, EngineConfig, SpeculationConfig
 from fastspec.bench import peer
 from fastspec.bench.__main__ import main
 from fastspec.bench.engine import HeldPrompts, ModelSide
 from fastspec.bench.row_budget import interval
-from fastspec.bench.sides import Point, Result, Run, first_difference, measure
+from fastspec.bench.sides import Point, Result, Run, Way, first_difference, measure
 from fastspec.bench.sparse import sparse_notes
 from fastspec.bench.trace import trace_json, trace_text, try_trace
 
@@ -203,6 +203,26 @@ def test_model_beside_transformers(tiny_model_dir: Path, capsys: pytest.CaptureF
         assert point["differences"] == {"ngram": None, "transformers": None}
         for side in point["sides"].values():
             assert side["tokens_per_second"] > 0
+
+
+def test_no_sequence_leaves_the_batch_early(tiny_model_dir: Path) -> None:
+    speculation = SpeculationConfig(drafter=DrafterConfig(kind="ngram", ngram_min=1))
+    engine = Engine(EngineConfig(model=str(tiny_model_dir), device="cpu:reference", speculation=speculation))
+    held = HeldPrompts(engine, lambda point: [[5 + i, 9, 7 * i + 1] * 3 for i in range(point.batch)])
+    plain, drafting = ModelSide(held, 50), ModelSide(held, 50, Way("ngram", speculative=True))
+    runs = []
+    for side in (plain, drafting):
+        side.prepare(Point(4, 9))
+        runs.append(side.run())
+    counts = [[len(ids) for ids in run.token_ids or []] for run in runs]
+    assert counts[0] == [50] * 4
+    assert sum(counts[1]) >= 200
+    assert min(counts[1]) < 50 < max(counts[1]) <= 150
+    assert first_difference(*runs) is None
+    plain.finish()
+    drafting.finish()
+    assert not engine.has_work()
+    assert engine.stats().pages_used == 0
 
 
 def test_kernels_of_a_cpu_are_not_traced(shape: str, tiny_model_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,7 +31,7 @@ from fastspec import (
     plotting,
 )
 from fastspec.bench import report
-from fastspec.bench.engine import HeldPrompts, ModelSide, ShapeSide
+from fastspec.bench.engine import LONGEST, HeldPrompts, ModelSide, ShapeSide
 from fastspec.bench.prompts import passage_prompts, real_prompts
 from fastspec.bench.row_budget import (
     budget_way,
@@ -87,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     how = parser.add_argument_group("how")
     how.add_argument("--repeat", type=int, default=5, help="runs of each side at each point; the median counts")
     how.add_argument("--steps", type=int, default=20, help="with --shape: steps of a run")
-    how.add_argument("--max-tokens", type=int, default=64, help="with --model: tokens decoded of each prompt")
+    how.add_argument("--max-tokens", type=int, default=64, help="with --model: tokens of each prompt, in the mean")
     how.add_argument("--drafter", default="none", help="with --model: none, or as LLM() takes it")
     how.add_argument("--tree-widths", type=_list_of(int), help="with longspec: nodes of each level; 1,1,1,1 is a chain")
     how.add_argument("--max-batch-rows", type=_tokens, default=2048, help="with --model: rows of a pass, at most")
@@ -318,7 +318,7 @@ def _model_sides(options: argparse.Namespace) -> list[Side]:
             num_threads=options.num_threads,
             max_num_seqs=2 * max(point.batch for point in options.points),  # half of them held
             max_batch_rows=options.max_batch_rows,
-            max_model_len=max(point.context for point in options.points) + options.max_tokens,
+            max_model_len=_longest(options, directory),
             speculation=SpeculationConfig(drafter=drafter),
             sparse=SparseConfig(selector=hub.expand_selector(options.sparse or "none"), kv_budget=options.kv_budget),
         )
@@ -343,6 +343,14 @@ def _model_sides(options: argparse.Namespace) -> list[Side]:
         # The first token comes with the prompt.
         sides.append(peer.TransformersSide(model, options.max_tokens - 1, options.repeat, prompts, _ways(options)))
     return sides
+
+
+def _longest(options: argparse.Namespace, model: Path) -> int:
+    """Tokens of a sequence: as many as ModelSide may decode, if the model can."""
+    context = max(point.context for point in options.points)
+    config = json.loads((model / "config.json").read_text())
+    limit = int(config.get("max_position_embeddings", 0)) or context + LONGEST * options.max_tokens
+    return int(max(context + options.max_tokens, min(context + LONGEST * options.max_tokens, limit)))
 
 
 def _ways_of(options: argparse.Namespace, engine: Engine) -> list[Way]:

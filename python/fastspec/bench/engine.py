@@ -23,6 +23,7 @@ from fastspec.errors import FastSpecError, OutOfMemoryError
 
 _VERBS = ("plan", "draft", "budget", "verify", "accept", "commit", "emit")
 
+LONGEST = 3  # how many times its share a sequence may decode while others are slower
 _PLAIN = Way(PLAIN)
 
 Prompts = Callable[[Point], list[list[int]]]
@@ -151,7 +152,8 @@ class ModelSide:
     """Decoding of a real model after real prompts."""
 
     def __init__(self, prompts: HeldPrompts, max_tokens: int, way: Way = _PLAIN, *, temperature: float = 0.0) -> None:
-        """`max_tokens` a sequence. Above temperature 0 every sequence has a seed of its own, the same in all runs."""
+        """`max_tokens` a sequence in the mean: no sequence leaves the batch before, as under load, when others take the
+        place of those that end. Above temperature 0 every sequence has a seed of its own, the same in all runs."""
         self.name = way.name
         self._prompts = prompts
         self._engine = prompts.engine
@@ -181,10 +183,11 @@ class ModelSide:
         before = sum(map(len, token_ids))
         engine.reset_stats()
         start = clock()
-        while engine.has_work():
+        while engine.has_work() and sum(map(len, token_ids)) < max_tokens * len(place):
             self._step(place, token_ids)
         seconds = clock() - start
         stats = engine.stats()
+        self._end(place)
         steps = max(stats.steps, 1)
         self._notes = _notes(self._way.row_budget, stats)
         if engine.info.selector != "none":
@@ -212,11 +215,16 @@ class ModelSide:
                 self._step(place, token_ids)
                 done += 1
             trace = self._engine.stop_trace(max(1, done))
-            for request in place:
-                self._engine.cancel(request)
+            self._end(place)
         finally:
             self._prompts.release()
         return trace
+
+    def _end(self, place: dict[int, int]) -> None:
+        for request in place:
+            self._engine.cancel(request)
+        while self._engine.has_work():
+            self._engine.step()
 
     def _step(self, place: dict[int, int], token_ids: list[list[int]]) -> None:
         outputs: list[Output] = []
@@ -232,7 +240,7 @@ class ModelSide:
             Request(
                 prompt_token_ids=ids,
                 sampling=SamplingParams(
-                    temperature=self._temperature, seed=seed, max_tokens=max_tokens, ignore_eos=True
+                    temperature=self._temperature, seed=seed, max_tokens=LONGEST * max_tokens, ignore_eos=True
                 ),
                 speculation=RequestSpeculation(enabled=way.speculative),
                 sparse=way.sparse,
