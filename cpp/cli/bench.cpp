@@ -91,6 +91,7 @@ int bench_shape(const BenchOptions& options) {
                 "--shape measures steps without files: give no --model, no --drafter, and no options of a row budget, "
                 "--min-mass or --min-margin; --synthetic-rows and --synthetic-drafter show a drafter's gain");
   }
+  if (options.prompt_file) throw Error(ErrorCode::kInvalidArgument, "--prompt-file belongs to --model");
   check_positive("--steps", options.steps);
   ShapeBenchmarkConfig config{.shape = options.shape,
                               .device = engine.device,

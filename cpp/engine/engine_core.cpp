@@ -74,7 +74,10 @@ EngineParts EngineCore::load(const EngineConfig& config, const LoadProgressCallb
 }
 
 EngineCore::EngineCore(const EngineConfig& config, EngineParts parts)
-    : config_(config.resolved()), parts_(std::move(parts)), process_(getpid()) {
+    : config_(config.resolved()),
+      parts_(std::move(parts)),
+      drafts_for_itself_(config.speculation.drafter.kind == "self_sparse"),
+      process_(getpid()) {
   parts_.backend.ops = std::make_unique<OperationClock>(std::move(parts_.backend.ops), operation_seconds_);
   plan_memory_and_build();
   prepare_costs(config_.speculation.budget);
@@ -109,7 +112,16 @@ std::shared_ptr<RequestState> EngineCore::make_request_state(const Request& requ
                            request.sampling.stop_token_ids.end());
   std::sort(state->end_tokens.begin(), state->end_tokens.end());
   for (const auto& [token, bias] : request.sampling.logit_bias) state->logit_bias.push_back({token, bias});
-  if (parts_.drafter != nullptr && request.speculation.enabled) {
+  const std::optional<int> max_draft_tokens = request.speculation.max_draft_tokens;
+  if (drafts_for_itself_) {
+    if (max_draft_tokens.value_or(0) != 0) {
+      fail(ErrorCode::kInvalidArgument, "speculation.max_draft_tokens is ", *max_draft_tokens,
+           ", but with drafter self_sparse it is the engine's: leave it out, or 0 for plain decoding");
+    }
+    if (request.guarantee == Guarantee::kSparse) {
+      fail(ErrorCode::kInvalidArgument, "guarantee is sparse, but drafter self_sparse is confirmed by dense passes");
+    }
+  } else if (parts_.drafter != nullptr && request.speculation.enabled) {
     const int limit = parts_.drafter->shape().max_nodes;
     state->max_drafted = request.speculation.max_draft_tokens.value_or(limit);
     if (state->max_drafted < 0 || state->max_drafted > limit) {
@@ -121,10 +133,13 @@ std::shared_ptr<RequestState> EngineCore::make_request_state(const Request& requ
          ", but speculation is off ",
          parts_.drafter == nullptr ? "in this engine: it has no drafter" : "in this request");
   }
-  if (request.sparse.value_or(false) && parts_.selector == nullptr && !said_no_sparse_.exchange(true)) {
+  const bool asks_for_sparse = request.sparse.value_or(false) || request.guarantee == Guarantee::kSparse;
+  if (asks_for_sparse && parts_.selector == nullptr && !said_no_sparse_.exchange(true)) {
     log(LogLevel::kWarning, "a request asks for sparse passes, but this engine was made without: it decodes densely");
   }
-  state->wants_sparse = request.sparse.value_or(true) && parts_.selector != nullptr;
+  // Where sparse passes are the drafter, the switch of speculation is theirs, too.
+  const bool drafts = !drafts_for_itself_ || (request.speculation.enabled && max_draft_tokens != 0);
+  state->wants_sparse = request.sparse.value_or(true) && drafts && parts_.selector != nullptr;
   if (state->wants_sparse) state->guarantee = request.guarantee.value_or(config_.sparse.guarantee);
   return state;
 }
@@ -355,7 +370,15 @@ void EngineCore::publish_stats() {
 
 EngineStats EngineCore::stats() const {
   const std::lock_guard lock(mutex_);
-  return reset_requested_ ? EngineStats{} : published_;
+  if (!reset_requested_) return published_;
+  EngineStats stats;  // what is counted begins anew, what is there now stays
+  stats.graphs = published_.graphs;
+  stats.graph_bytes = published_.graph_bytes;
+  stats.pages_total = published_.pages_total;
+  stats.pages_used = published_.pages_used;
+  stats.sequences_running = published_.sequences_running;
+  stats.sequences_waiting = published_.sequences_waiting;
+  return stats;
 }
 
 void EngineCore::reset_stats() {

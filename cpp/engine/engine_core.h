@@ -130,6 +130,7 @@ class EngineCore {
 
   EngineConfig config_;
   EngineParts parts_;
+  bool drafts_for_itself_;  // drafter "self_sparse": the sparse passes that its config became
   EngineInfo info_;
   std::optional<SelectorPlan> selector_plan_;  // where sparse passes are on and their selector is configured
   std::unique_ptr<Transformer> target_;

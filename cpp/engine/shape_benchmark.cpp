@@ -142,6 +142,11 @@ void ShapeBenchmarkConfig::validate() const {
   if (dflash_layers < 0 || dflash_layers > kMaxDraftLayers) {
     fail(ErrorCode::kInvalidArgument, "dflash_layers is ", dflash_layers, ", expected 0 to ", kMaxDraftLayers);
   }
+  constexpr std::array kSelectors = {"", "streaming", "history", "dustin"};
+  if (std::find(kSelectors.begin(), kSelectors.end(), sparse.selector) == kSelectors.end()) {
+    fail(ErrorCode::kInvalidArgument, "sparse is \"", sparse.selector,
+         "\": of a shape streaming, history and dustin can be measured");
+  }
   if (synthetic_rows == 0 && (synthetic_ranking != 0 || dflash_layers != 0 || longspec || sparse.enabled())) {
     fail(ErrorCode::kInvalidArgument,
          "synthetic_ranking, dflash_layers, longspec and sparse have no effect without synthetic_rows");
@@ -152,11 +157,6 @@ void ShapeBenchmarkConfig::validate() const {
   if (draft_vocabulary < 0 || (draft_vocabulary > 0 && !longspec)) {
     fail(ErrorCode::kInvalidArgument, "draft_vocabulary is ", draft_vocabulary,
          ", expected 0 (all tokens) or tokens that longspec may propose");
-  }
-  constexpr std::array kSelectors = {"", "streaming", "history", "dustin"};
-  if (std::find(kSelectors.begin(), kSelectors.end(), sparse.selector) == kSelectors.end()) {
-    fail(ErrorCode::kInvalidArgument, "sparse is \"", sparse.selector,
-         "\": of a shape streaming, history and dustin can be measured");
   }
   if (sparse.selector == "dustin" && !longspec) {
     fail(ErrorCode::kInvalidArgument, "sparse \"dustin\" looks ahead by a drafter's queries and needs longspec");
@@ -258,7 +258,7 @@ ShapePoint ShapeBenchmark::measure(int batch, int context, int steps, int repeti
       .batch = batch, .context = static_cast<int>(warmed), .synthetic_rows = speculative ? config_.synthetic_rows : 0};
   for (int run = 0; run < repetitions; ++run) point.milliseconds.push_back(run_steps(steps, point));
   point.stats = core_->stats();
-  if (speculative && !cuts_ && !confirms()) {
+  if (speculative && !cuts_ && !reads_again()) {
     const double wanted = config_.synthetic_acceptance * static_cast<double>(point.stats.decoding_passes);
     const double off = static_cast<double>(point.stats.accepted_tokens) - wanted;
     FS_CHECK(std::abs(off) <= batch, "of the synthetic drafts ", point.stats.accepted_tokens, " were accepted, not ",
@@ -290,8 +290,8 @@ double ShapeBenchmark::run_steps(int steps, const ShapePoint& point) {
   const Clock::time_point start = Clock::now();
   for (int i = 0; i < steps; ++i) {
     const StepReport report = core_->step();
-    // A dense pass has rows of provisional tokens, too.
-    const bool is_whole = report.num_rows == num_rows || (cuts_ && report.num_rows < num_rows) || confirms();
+    // A dense pass has rows of provisional tokens, a refresh those of tokens before it and no drafted ones.
+    const bool is_whole = report.num_rows == num_rows || (cuts_ && report.num_rows < num_rows) || reads_again();
     FS_CHECK(report.num_sequences == point.batch && is_whole, "a step of ", report.num_rows, " rows of ",
              report.num_sequences, " sequences");
     for (const Output& output : report.outputs) {

@@ -18,7 +18,7 @@ from fastspec import DrafterConfig, Engine, EngineConfig, SpeculationConfig
 from fastspec.bench import peer
 from fastspec.bench.__main__ import main
 from fastspec.bench.engine import HeldPrompts, ModelSide
-from fastspec.bench.row_budget import interval
+from fastspec.bench.row_budget import interval, interval_text
 from fastspec.bench.sides import Point, Result, Run, Way, first_difference, measure
 from fastspec.bench.sparse import sparse_notes
 from fastspec.bench.trace import trace_json, trace_text, try_trace
@@ -63,7 +63,7 @@ def test_row_budgets_take_turns_on_one_engine(
     assert main([*map(str, options), "--minutes", "0"]) == 0
     out = capsys.readouterr().out
     assert "auto over plain" in out
-    assert "(95 %: 0.000 to inf)" in out, "one run has no interval"
+    assert "(one run)" in out, "which has no interval"
     assert "chance: accepted" in out
 
 
@@ -76,6 +76,36 @@ def test_intervals_are_of_paired_runs() -> None:
     assert [low, middle, high] == pytest.approx([1.1, 1.1, 1.1])
     low, middle, high = interval(result("auto", [1.0, 1.1, 1.2]), result("plain", [1.0] * 3))
     assert (low, middle, high) == pytest.approx((0.8746, 1.0970, 1.3759), abs=1e-4)
+
+
+def test_one_run_has_no_interval() -> None:
+    one, other = Result("auto", [Run(1.0, 3.0)]), Result("plain", [Run(1.0, 2.0)])
+    assert interval(one, other) == (None, pytest.approx(1.5), None)
+    assert interval_text(interval(one, other)) == "1.500 (one run)"
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--max-tokens", "1"], "--max-tokens"),
+        (["--points", "0x10"], "must be positive"),
+        (["--kv-budget", "32"], "give --sparse"),
+        (["--sparse", "quest", "--sparse-variants", "plain,self", "--row-budget", "auto"], "drafts"),
+        (["--drafter", "self_sparse", "--sparse", "quest", "--sparse-variants", "plain,self"], "self_sparse"),
+        (["--drafter", "self_sparse", "--row-budgets", "plain,full"], "no rows to share out"),
+        (["--row-budget", "auto"], "--row-budgets compares several"),
+    ],
+)
+def test_what_would_be_ignored_is_refused(
+    options: list[str], reason: str, tiny_model_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--model", str(tiny_model_dir), "--rate", "0.1", *options]) == 2
+    assert reason in capsys.readouterr().err
+
+
+def test_a_shape_has_no_drafter_of_files(shape: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--shape", shape, "--rate", "0.1", "--drafter", "ngram"]) == 2
+    assert "--drafter belongs to --model" in capsys.readouterr().err
 
 
 def test_sparse_variants_take_turns_on_one_engine(tiny_model_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

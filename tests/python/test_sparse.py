@@ -6,7 +6,15 @@ from pathlib import Path
 import pytest
 from conftest import RunCli
 
-from fastspec import LLM, Guarantee, InvalidArgumentError, NotFoundError, SamplingParams, SparseConfig
+from fastspec import (
+    LLM,
+    Guarantee,
+    InvalidArgumentError,
+    NotFoundError,
+    RequestSpeculation,
+    SamplingParams,
+    SparseConfig,
+)
 
 PARAMS = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
 PROMPT = "the dog and then the dog and then the dog and then the dog and then the"
@@ -41,8 +49,14 @@ def test_the_model_drafts_for_itself(tiny_model_dir: Path, llm: LLM) -> None:
     plain = llm.generate(PROMPT, PARAMS, progress=False)[0]
     with LLM(tiny_model_dir, "self_sparse", device="cpu:reference", kv_budget=24, max_draft_tokens=4) as drafting:
         assert drafting.generate(PROMPT, PARAMS, progress=False)[0].token_ids == plain.token_ids
-        assert drafting.stats().sparse.sparse_passes > 0
+        passes = drafting.stats().sparse.sparse_passes
+        assert passes > 0
         assert drafting.info.selector == "streaming"
+        off = RequestSpeculation(enabled=False)
+        assert drafting.generate(PROMPT, PARAMS, speculation=off, progress=False)[0].token_ids == plain.token_ids
+        assert drafting.stats().sparse.sparse_passes == passes
+        with pytest.raises(InvalidArgumentError, match="self_sparse is confirmed by dense passes"):
+            drafting.generate(PROMPT, PARAMS, guarantee="sparse", progress=False)
 
 
 def test_a_config_stays_the_callers(tiny_model_dir: Path) -> None:

@@ -99,7 +99,11 @@ class ShapeBenchmark {
   /// Milliseconds a step.
   double run_steps(int steps, const ShapePoint& point);
 
-  bool confirms() const { return config_.sparse.enabled() && config_.sparse.guarantee == Guarantee::kExact; }
+  /// Dense passes read tokens of sparse ones again.
+  bool reads_again() const {
+    const SparseConfig& sparse = config_.sparse;
+    return sparse.enabled() && (sparse.guarantee == Guarantee::kExact || sparse.refresh_interval > 0);
+  }
 
   ShapeBenchmarkConfig config_;
   bool cuts_ = false;  // a row budget may cut drafts

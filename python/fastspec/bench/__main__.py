@@ -104,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     how.add_argument(
         "--sparse", help="with --model: sparse passes, as LLM() takes them: history, quest, dustin:MANIFEST"
     )
-    how.add_argument("--kv-budget", type=_tokens, default=SparseConfig().kv_budget, help="cached keys that these read")
+    how.add_argument("--kv-budget", type=_tokens, help=f"cached keys that these read; {SparseConfig().kv_budget}")
     how.add_argument(
         "--sparse-variants",
         help="variants that take turns on one engine: plain,dense,sparse,exact,self (dense, sparse and exact draft; "
@@ -142,10 +142,39 @@ def _point(text: str) -> Point:
     return Point(int(batch), _tokens(context))
 
 
+def _kv_budget(options: argparse.Namespace) -> int:
+    return SparseConfig().kv_budget if options.kv_budget is None else options.kv_budget
+
+
+def _refuse_idle(options: argparse.Namespace) -> None:
+    """Raises InvalidArgumentError for an option that would be ignored, or that another one makes senseless."""
+    itself = options.drafter == "self_sparse"
+    of_model = [name for name in ("prompts", "prompt_file", "tree_widths") if getattr(options, name)]
+    if options.drafter != "none":
+        of_model.append("drafter")
+    if options.shape and of_model:
+        raise InvalidArgumentError(f"--{of_model[0].replace('_', '-')} belongs to --model")
+    if options.kv_budget is not None and not options.sparse and not itself:
+        raise InvalidArgumentError("--kv-budget: of sparse passes, give --sparse or --drafter self_sparse")
+    if itself and options.sparse:
+        raise InvalidArgumentError("--drafter self_sparse is what `self` of --sparse-variants does: give one of them")
+    if itself and options.row_budgets:
+        raise InvalidArgumentError("--row-budgets: self_sparse has no rows to share out")
+    if options.row_budget and not options.sparse_variants:
+        raise InvalidArgumentError("--row-budget: of --sparse-variants; --row-budgets compares several")
+    if options.reliability and not options.row_budgets:
+        raise InvalidArgumentError("--reliability: calibration is of the row budget, give --row-budgets")
+
+
 def _run(options: argparse.Namespace) -> None:
     for name in ("repeat", "steps", "max_tokens"):
         if getattr(options, name) < 1:
             raise InvalidArgumentError(f"--{name.replace('_', '-')}: must be positive")
+    if options.model and options.max_tokens < 2:
+        raise InvalidArgumentError("--max-tokens: decoding begins with the second")
+    if any(point.batch < 1 or point.context < 1 for point in options.points):
+        raise InvalidArgumentError("--points, --batch, --context: must be positive")
+    _refuse_idle(options)
     if options.trace_steps < 0:
         raise InvalidArgumentError("--trace-steps: must not be negative")
     if options.device.startswith("cpu"):
@@ -161,10 +190,8 @@ def _run(options: argparse.Namespace) -> None:
         raise InvalidArgumentError(
             f"--sparse-variants {options.sparse_variants}: dense, sparse and exact need --drafter"
         )
-    if options.reliability and not options.row_budgets:
-        raise InvalidArgumentError("--reliability: calibration is of the row budget, give --row-budgets")
-    if options.row_budget and not options.sparse_variants:
-        raise InvalidArgumentError("--row-budget: of --sparse-variants; --row-budgets compares several")
+    if options.row_budget and not any(way.speculative for way in ways):
+        raise InvalidArgumentError(f"--row-budget: none of --sparse-variants {options.sparse_variants} drafts")
     if options.reliability:
         plotting.check("--reliability", options.reliability)
     if options.cpu_time and not (options.model and options.device.startswith("cpu")):
@@ -188,7 +215,7 @@ def _run(options: argparse.Namespace) -> None:
         "dflash_layers": options.dflash_layers or None,
         "temperature": options.temperature,
         "row_budgets": ", ".join(options.row_budgets) if options.row_budgets else None,
-        "sparse": f"{options.sparse}, {options.kv_budget} keys" if options.sparse else None,
+        "sparse": f"{options.sparse}, {_kv_budget(options)} keys" if options.sparse else None,
         "clock": "CPU time" if options.cpu_time else "wall",
     }
     if not options.json:
@@ -320,7 +347,7 @@ def _model_sides(options: argparse.Namespace) -> list[Side]:
             max_batch_rows=options.max_batch_rows,
             max_model_len=_longest(options, directory),
             speculation=SpeculationConfig(drafter=drafter),
-            sparse=SparseConfig(selector=hub.expand_selector(options.sparse or "none"), kv_budget=options.kv_budget),
+            sparse=SparseConfig(selector=hub.expand_selector(options.sparse or "none"), kv_budget=_kv_budget(options)),
         )
     )
     if "auto" in (options.row_budgets or [options.row_budget]):

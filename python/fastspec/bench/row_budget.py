@@ -101,19 +101,25 @@ def draw_calibration(calibration: dict[str, Any], path: Path) -> None:
     plotting.save(figure, path)
 
 
-def interval(numerator: Result, denominator: Result) -> tuple[float, float, float]:
+def interval(numerator: Result, denominator: Result) -> tuple[float | None, float, float | None]:
     """Ratio of two sides' tokens/s, run against the run that it took turns with, and its 95 % interval (Student's t of
-    the logarithms): (low, middle, high). With one run the interval is everything.
+    the logarithms): (low, middle, high). With one run there is none: both ends are None.
     """
     pairs = zip(numerator.runs, denominator.runs, strict=True)
     logs = [math.log(a.tokens_per_second / b.tokens_per_second) for a, b in pairs]
     mean = sum(logs) / len(logs)
     if len(logs) < 2:
-        return 0.0, math.exp(mean), math.inf
+        return None, math.exp(mean), None
     deviation = math.sqrt(sum((value - mean) ** 2 for value in logs) / (len(logs) - 1))
     freedom = len(logs) - 1
     half = (_QUANTILES[freedom - 1] if freedom <= len(_QUANTILES) else 1.96) * deviation / math.sqrt(len(logs))
     return math.exp(mean - half), math.exp(mean), math.exp(mean + half)
+
+
+def interval_text(ratio: tuple[float | None, float, float | None]) -> str:
+    """What interval() gave, for people."""
+    low, middle, high = ratio
+    return f"{middle:.3f}" + (" (one run)" if low is None else f" (95 %: {low:.3f} to {high:.3f})")
 
 
 def comparison_json(results: Sequence[Result]) -> dict[str, Any]:
@@ -139,7 +145,7 @@ def comparison_text(results: Sequence[Result]) -> str:
             line += f"; {notes['predicted_ms']:.3f} ms predicted, {notes['measured_ms']:.3f} measured"
         lines.append(line)
     comparison = comparison_json(results)
-    for side, (low, middle, high) in comparison.get("auto_over", {}).items():
+    for side, ratio in comparison.get("auto_over", {}).items():
         best = ", the best" if side == comparison["best"] else ""
-        lines.append(f"  auto over {side}{best}: {middle:.3f} (95 %: {low:.3f} to {high:.3f})")
+        lines.append(f"  auto over {side}{best}: {interval_text(ratio)}")
     return "\n".join(lines)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from fastspec._fastspec import SparseStats
-from fastspec.bench.row_budget import interval
+from fastspec.bench.row_budget import interval, interval_text
 from fastspec.bench.sides import PLAIN, Result, Way
 from fastspec.errors import InvalidArgumentError
 
@@ -84,6 +84,5 @@ def sparse_comparison_text(results: Sequence[Result]) -> str:
             line += f"; {100 * notes['agreement']:.1f} % confirmed"
         lines.append(line)
     for side, ratios in sparse_comparison_json(results).get("sparse_over", {}).items():
-        for base, (low, middle, high) in ratios.items():
-            lines.append(f"  {side} over {base}: {middle:.3f} (95 %: {low:.3f} to {high:.3f})")
+        lines += [f"  {side} over {base}: {interval_text(ratio)}" for base, ratio in ratios.items()]
     return "\n".join(lines)

@@ -35,6 +35,9 @@ TEST_P(HeldPrompt, IsNoWorkOnceComputedAndEndsWhenItIsCancelled) {
   EXPECT_EQ(engine->stats().pages_used, 11);
 
   engine->reset_stats();
+  EXPECT_EQ(engine->stats().prompt_rows, 0);
+  EXPECT_EQ(engine->stats().pages_used, 11) << "what is there is not counted anew";
+  EXPECT_EQ(engine->stats().sequences_running, 1);
   run(*engine, {some_request(42)});
   EXPECT_FALSE(engine->has_work()) << "the other request came and went";
   EXPECT_EQ(engine->stats().prompt_rows, 42 - 40);

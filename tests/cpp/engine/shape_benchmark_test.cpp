@@ -120,6 +120,23 @@ TEST_F(ShapeBenchmarkTest, SparsePassesReadTheBudgetAndChangeNoAcceptance) {
   }
 }
 
+TEST_F(ShapeBenchmarkTest, RefreshesAreStepsToo) {
+  config_.synthetic_rows = 4;
+  config_.synthetic_acceptance = 2;
+  config_.sparse = {.selector = "streaming",
+                    .kv_budget = 32,
+                    .sinks = 2,
+                    .recent = 4,
+                    .guarantee = Guarantee::kSparse,
+                    .refresh_interval = 4};
+  config_.max_length = 60 + config_.growth(16, 1);
+  config_.max_num_slots = 3 * config_.max_length;
+  ShapeBenchmark benchmark(config_);
+  const ShapePoint point = benchmark.measure(3, 60, 16, 1, true);
+  EXPECT_GT(point.stats.sparse.refreshes, 3);
+  EXPECT_GT(point.stats.sparse.sparse_passes, 16);
+}
+
 TEST_F(ShapeBenchmarkTest, DensePassesConfirmWhatSparseOnesAccepted) {
   config_.synthetic_rows = 4;
   config_.synthetic_acceptance = 2;

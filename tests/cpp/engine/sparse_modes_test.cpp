@@ -79,6 +79,32 @@ TEST(SparseModes, SelfSparseDraftsInRunsAndTheOutputIsPlainDecodings) {
   }
 }
 
+TEST(SparseModes, SwitchingSpeculationOffSwitchesSelfSparseOff) {
+  HarnessOptions options = sparse_options(Guarantee::kExact, 12);
+  options.sparse.selector.clear();
+  options.drafter = DrafterConfig::parse("self_sparse");
+  const auto engine = make_engine(std::move(options));
+  std::vector<Request> requests = some_requests();
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    if (i % 2 == 0) {
+      requests[i].speculation.enabled = false;
+    } else {
+      requests[i].speculation.max_draft_tokens = 0;
+    }
+  }
+  run(*engine, requests);
+  EXPECT_EQ(engine->stats().sparse.sparse_passes, 0);
+  requests[1].speculation.max_draft_tokens = 2;
+  test::expect_error(ErrorCode::kInvalidArgument, {"max_draft_tokens", "2", "self_sparse"},
+                     [&] { engine->submit(requests[1]); });
+  requests[1].speculation = {};
+  requests[1].guarantee = Guarantee::kSparse;
+  test::expect_error(ErrorCode::kInvalidArgument, {"guarantee", "self_sparse"}, [&] { engine->submit(requests[1]); });
+  requests[1].guarantee.reset();
+  run(*engine, {requests[1]});
+  EXPECT_GT(engine->stats().sparse.sparse_passes, 0);
+}
+
 TEST(SparseModes, AListOfAllSlotsEqualsThePagesBitForBit) {
   for (const int num_pages : {0, 34}) {  // few enough for preemption, which leaves pages in disorder
     HarnessOptions options = sparse_options(Guarantee::kSparse, 4096);
