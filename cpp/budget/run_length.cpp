@@ -45,7 +45,7 @@ int RunLength::best(double agreement, const PassPrices& prices, double sparse_to
   int best = 0;
   double best_rate = 0;
   for (int length = 0; length <= longest; ++length) {
-    const double time = prices.dense + prices.sparse * std::ceil(length / sparse_tokens);
+    const double time = prices.dense + prices.row * length + prices.sparse * std::ceil(length / sparse_tokens);
     const double rate = expected_tokens(length, agreement, dense_tokens) / time;
     if (rate <= best_rate) continue;
     best = length;
@@ -66,17 +66,29 @@ double RunLength::agreement(const AgreementRecord& record) const {
 
 std::optional<PassPrices> RunLength::measured_prices(int keys) const {
   if (steps_ < kEnoughSteps) return std::nullopt;
-  const double mean_keys = keys_ / steps_;
-  const double mean_seconds = seconds_ / steps_;
-  const double variance = keys_squared_ / steps_ - mean_keys * mean_keys;
+  const double mean_keys = keys_ / steps_, mean_rows = rows_ / steps_, mean_seconds = seconds_ / steps_;
+  const double keys_variance = keys_squared_ / steps_ - mean_keys * mean_keys;
   // Steps that are all alike say nothing of what a dense pass costs.
-  if (!(variance > 1e-6 * keys_squared_ / steps_)) return std::nullopt;
-  const double covariance = keys_seconds_ / steps_ - mean_keys * mean_seconds;
-  const double per_key = std::max(0.0, covariance / variance);
-  const double fixed = mean_seconds - per_key * mean_keys;
+  if (!(keys_variance > 1e-6 * keys_squared_ / steps_)) return std::nullopt;
+  const double keys_seconds = keys_seconds_ / steps_ - mean_keys * mean_seconds;
+  const double rows_variance = rows_squared_ / steps_ - mean_rows * mean_rows;
+  const double rows_seconds = rows_seconds_ / steps_ - mean_rows * mean_seconds;
+  const double keys_rows = keys_rows_ / steps_ - mean_keys * mean_rows;
+  double per_key = keys_seconds / keys_variance, per_row = 0;
+  // Where runs are always as long, their rows come with the keys and cannot be told from them.
+  const double told_apart = keys_variance * rows_variance - keys_rows * keys_rows;
+  if (told_apart > 1e-2 * keys_variance * rows_variance) {
+    const double price = (rows_seconds * keys_variance - keys_seconds * keys_rows) / told_apart;
+    if (price > 0) {
+      per_row = price;
+      per_key = (keys_seconds * rows_variance - rows_seconds * keys_rows) / told_apart;
+    }
+  }
+  per_key = std::max(0.0, per_key);
+  const double fixed = mean_seconds - per_key * mean_keys - per_row * mean_rows;
   if (!(fixed > 0)) return std::nullopt;
   const double sparse = fixed * steps_ / sequences_;
-  return PassPrices{.sparse = sparse, .dense = sparse + per_key * keys};
+  return PassPrices{.sparse = sparse, .dense = sparse + per_key * keys, .row = per_row};
 }
 
 void RunLength::observe_run(int confirmed, bool parted, AgreementRecord& record) {
@@ -100,14 +112,21 @@ void RunLength::observe_dense_pass(int tokens) {
   dense_tokens_ += (1 - kTokenFade) * (std::max(tokens, 1) - dense_tokens_);
 }
 
-void RunLength::observe_step(double seconds, int num_sequences, double dense_keys) {
-  for (double* sum : {&steps_, &sequences_, &keys_, &seconds_, &keys_squared_, &keys_seconds_}) *sum *= kStepFade;
+void RunLength::observe_step(double seconds, int num_sequences, double dense_keys, double rows) {
+  for (double* sum : {&steps_, &sequences_, &keys_, &rows_, &seconds_, &keys_squared_, &rows_squared_, &keys_rows_,
+                      &keys_seconds_, &rows_seconds_}) {
+    *sum *= kStepFade;
+  }
   steps_ += 1;
   sequences_ += num_sequences;
   keys_ += dense_keys;
+  rows_ += rows;
   seconds_ += seconds;
   keys_squared_ += dense_keys * dense_keys;
+  rows_squared_ += rows * rows;
+  keys_rows_ += dense_keys * rows;
   keys_seconds_ += dense_keys * seconds;
+  rows_seconds_ += rows * seconds;
 }
 
 }  // namespace fastspec

@@ -16,6 +16,7 @@ struct AgreementRecord {
 struct PassPrices {
   double sparse = 0;
   double dense = 0;
+  double row = 0;  // that a provisional token adds to the dense pass which reads it
 };
 
 class RunLength {
@@ -42,14 +43,16 @@ class RunLength {
   void observe_pause(AgreementRecord& record);
   void observe_sparse_pass(int tokens);
   void observe_dense_pass(int tokens);
-  /// A step of decoding passes alone. @param dense_keys that its dense passes read.
-  void observe_step(double seconds, int num_sequences, double dense_keys);
+  /// A step of decoding passes alone. @param dense_keys that its dense passes read. @param rows of provisional tokens
+  /// in them.
+  void observe_step(double seconds, int num_sequences, double dense_keys, double rows);
 
  private:
   AgreementRecord everyone_;                     // speaks for sequences of which little is known
   double sparse_tokens_ = 1, dense_tokens_ = 1;  // means that fade
-  // Sums that fade, for the line seconds = fixed + per_key * dense_keys.
-  double steps_ = 0, sequences_ = 0, keys_ = 0, seconds_ = 0, keys_squared_ = 0, keys_seconds_ = 0;
+  // Sums that fade, for the plane seconds = fixed + per_key * dense_keys + per_row * rows.
+  double steps_ = 0, sequences_ = 0, keys_ = 0, rows_ = 0, seconds_ = 0;
+  double keys_squared_ = 0, rows_squared_ = 0, keys_rows_ = 0, keys_seconds_ = 0, rows_seconds_ = 0;
 };
 
 }  // namespace fastspec

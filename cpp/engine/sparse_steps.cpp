@@ -57,19 +57,25 @@ PassPrices SparseSteps::prices_of(int keys, int num_running, const CostModel& co
   cost.add_sequence(1, keys, dense);
   const double whole = cost.pass_milliseconds(sparse);
   const double share = whole / num_running;
+  // Rows of runs, which end together where they began together.
+  constexpr int kRun = 8;
+  StepLoad longer;
+  for (int i = 0; i < num_running; ++i) cost.add_sequence(1 + kRun, std::min(keys, config_.kv_budget), longer);
+  const double row = std::max(0.0, cost.pass_milliseconds(longer) - whole) / (kRun * num_running);
   // What a sequence more that reads all its keys adds, but never less than a sparse one's share.
-  return {.sparse = share, .dense = std::max(share, cost.pass_milliseconds(dense) - whole)};
+  return {.sparse = share, .dense = std::max(share, cost.pass_milliseconds(dense) - whole), .row = row};
 }
 
 void SparseSteps::observe(const Step& step) {
   if (selector_ == nullptr) return;
-  double dense_keys = 0;
+  double dense_keys = 0, provisional_rows = 0;
   bool decodes = true;
   for (int i = 0; i < step.size(); ++i) {
     const SequencePlan& planned = step.plan.sequences[i];
     const bool is_sparse = planned.kv_mode == KvMode::kSparse;
     decodes = decodes && planned.is_decoding;
     if (!is_sparse) dense_keys += planned.first_position;
+    provisional_rows += planned.num_provisional;
     Sequence* sequence = step.sequences[i];
     if (sequence == nullptr) continue;
     // A mass that is not known is not too small.
@@ -78,7 +84,9 @@ void SparseSteps::observe(const Step& step) {
       observe_sequence(planned, step.acceptances[i], sequence->sparse);
     }
   }
-  if (decodes && step.seconds > 0 && !step.warms_up) run_.observe_step(step.seconds, step.size(), dense_keys);
+  if (decodes && step.seconds > 0 && !step.warms_up) {
+    run_.observe_step(step.seconds, step.size(), dense_keys, provisional_rows);
+  }
 }
 
 void SparseSteps::observe_sequence(const SequencePlan& planned, const Acceptance& acceptance, SparseRecord& record) {

@@ -80,17 +80,43 @@ TEST(RunLengthTest, PricesAreReadOffMeasuredSteps) {
   std::mt19937_64 random(5);
   for (int step = 0; step < 200; ++step) {
     const int dense = static_cast<int>(random() % 3);  // of 4 sequences
-    run.observe_step(0.008 + 0.010 * dense, 4, 30000.0 * dense);
+    run.observe_step(0.008 + 0.010 * dense, 4, 30000.0 * dense, 8.0 * dense);
   }
   const auto prices = run.measured_prices(30000);
   ASSERT_TRUE(prices.has_value());
   EXPECT_NEAR(prices->sparse, 0.002, 1e-4);
   EXPECT_NEAR(prices->dense, 0.012, 1e-4);
+  EXPECT_EQ(prices->row, 0) << "runs of one length: their rows belong to the dense pass";
+}
+
+TEST(RunLengthTest, RowsOfRunsAreToldFromKeysWhereLengthsDiffer) {
+  RunLength run;
+  std::mt19937_64 random(5);
+  for (int step = 0; step < 300; ++step) {
+    const int dense = static_cast<int>(random() % 5);  // of 4 sequences
+    const int rows = dense * static_cast<int>(random() % 9);
+    run.observe_step(0.008 + 0.0005 * dense + 0.0004 * rows, 4, 8000.0 * dense, rows);
+  }
+  const auto prices = run.measured_prices(8000);
+  ASSERT_TRUE(prices.has_value());
+  EXPECT_NEAR(prices->sparse, 0.002, 1e-5);
+  EXPECT_NEAR(prices->dense, 0.0025, 1e-5);
+  EXPECT_NEAR(prices->row, 0.0004, 1e-6);
+}
+
+TEST(RunLengthTest, DearRowsMakeRunsShort) {
+  int before = 65;
+  for (const double row : {0.0, 0.1, 0.5, 5.0}) {
+    const int length = RunLength::best(0.97, {.sparse = 1, .dense = 8, .row = row}, 2, 2, 64);
+    EXPECT_LT(length, before) << row;
+    before = length;
+  }
+  EXPECT_EQ(before, 0) << "nothing pays for such rows";
 }
 
 TEST(RunLengthTest, StepsThatAreAllAlikeSayNothing) {
   RunLength run;
-  for (int step = 0; step < 50; ++step) run.observe_step(0.01, 4, 1000);
+  for (int step = 0; step < 50; ++step) run.observe_step(0.01, 4, 1000, 0);
   EXPECT_FALSE(run.measured_prices(1000).has_value());
 }
 
